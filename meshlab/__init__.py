@@ -19,12 +19,15 @@ from meshlab import _implementations as _implementations
 # Exceptions name this module as theirs. If it is not imported, cloudpickle copies their classes into what it sends, and
 # a function of the user does not catch them on a rank.
 from meshlab import errors as errors
+from meshlab.frames._display import register as _register_display
 
 # The names are listed once, in the stub next to this file, and imported when they are first used. So
 # `import meshlab` stays light, and type checkers see the real signatures.
 _getattr, _dir, _names = lazy_loader.attach_stub(__name__, __file__)
 
 __all__ = sorted({*_names, "plot"} - {"plots"})
+
+_register_display()
 
 
 def __getattr__(name: str) -> Any:

@@ -33,6 +33,8 @@ targets |= {
     "Prediction.plot": "plots._prediction:prediction",
     "Prediction._figure_html": "plots._prediction:figure_html",
     "Layouts.plot": "plots._step_times:step_times",
+    "Visibility.plot": "plots._visibility:visibility",
+    "Visibility._figure_html": "plots._visibility:figure_html",
     "Rehearsal.plot": "_implementations:plot_rehearsal",
     "Rehearsal._figure_html": "_implementations:rehearsal_figure",
     # The live view of a run
@@ -48,6 +50,10 @@ targets |= {
             *("without_device", "without_link", "without_nic", "without_node"),
             *("with_devices", "with_network", "with_nodes", "with_nvlink_domain", "with_taper"),
         )
+    },
+    **{
+        f"Cluster.{name}": f"topology._failures:{name}"
+        for name in ("with_failed", "with_rate", "without_cable", "without_switch", "without_uplink")
     },
     # Analyses
     "Cluster.health": "topology._health:health",

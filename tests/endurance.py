@@ -27,6 +27,7 @@ import psutil
 
 import meshlab as ml
 from meshlab.engines._reaper import shared_memory_files
+from meshlab.widgets._edits import MOST_UNDOS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,8 +48,8 @@ class Footprint:
         The resident memory of this process, in KiB.
     ranks_kib : float
         The resident memory of all its children together, in KiB.
-    threads, descriptors, tasks : int
-        The Python threads, open descriptors and asyncio tasks of this process.
+    threads, descriptors, tasks, objects : int
+        The Python threads, open descriptors, asyncio tasks and objects with references of this process.
     processes : int
         Its children, with theirs.
     temporary : int
@@ -62,6 +63,7 @@ class Footprint:
     threads: int
     descriptors: int
     tasks: int
+    objects: int
     processes: int
     temporary: int
     shared: int
@@ -70,6 +72,7 @@ class Footprint:
     def now(cls) -> Footprint:
         """Return the footprint at this moment, without garbage."""
         gc.collect()
+        objects = gc.get_objects()
         me = psutil.Process()
         ranks, n_children = 0, 0
         files: set[str] = set(shared_memory_files(me.pid))
@@ -83,7 +86,8 @@ class Footprint:
             ranks / 1024,
             threading.active_count(),
             me.num_fds(),
-            sum(isinstance(one, asyncio.Task) for one in gc.get_objects()),
+            sum(isinstance(one, asyncio.Task) for one in objects),
+            len(objects),
             n_children,
             sum(1 for _ in Path(tempfile.gettempdir()).iterdir()),
             len(files),
@@ -185,6 +189,27 @@ def view_updates() -> Iterator[Callable[[int], None]]:
 
 
 @contextlib.contextmanager
+def workbench_changes() -> Iterator[Callable[[int], None]]:
+    """Changes of a workbench: machine, failed parts, mesh, message, axis, and some of them undone."""
+    workbench = ml.Workbench("dgx-h100", "dp=2, tp=4", axis="tp")
+    changes: list[Callable[[int], None]] = [
+        lambda turn: setattr(workbench, "cluster", ml.preset("dgx-h100", nodes=1 + turn % 4)),
+        lambda turn: setattr(workbench, "mesh", ("dp=2, tp=4", "dp=4, tp=2")[turn % 2]),
+        lambda turn: setattr(workbench, "failed", ([], ["node0/NIC3"])[turn % 2]),
+        lambda turn: setattr(workbench, "size", ("64M", "128M")[turn % 2]),
+        lambda turn: setattr(workbench, "axis", ("dp", "tp")[turn % 2]),
+        lambda turn: workbench.undo(),
+    ]
+    for number in range(3 * MOST_UNDOS):  # it keeps so many changes to undo
+        changes[number % 5](number // 5)
+
+    def repeat(number: int) -> None:
+        changes[number % 6](number // 6)
+
+    yield repeat
+
+
+@contextlib.contextmanager
 def saves() -> Iterator[Callable[[int], None]]:
     """Saves of a run over itself, and loads."""
     with ml.launch(2, backend="threads") as engines:
@@ -228,6 +253,7 @@ ACTIVITIES: dict[str, tuple[Callable[[], contextlib.AbstractContextManager[Calla
     "restarts": (restarts, 30),
     "curve_updates": (curve_updates, 100),
     "view_updates": (view_updates, 100),
+    "workbench_changes": (workbench_changes, 1000),
     "saves": (saves, 1000),
     "explanations": (explanations, 1000),
 }

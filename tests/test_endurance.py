@@ -19,6 +19,7 @@ from tests.endurance import ACTIVITIES, Footprint, growth, measure_apart
 # KiB per repetition. A benchmark keeps nothing, but allocators take a while to reuse what they have.
 _MOST_KIB = {"launches": 60, "restarts": 60, "view_updates": 60, "curve_updates": 20}
 _MOST_KIB_OTHERS = 8
+_MOST_OBJECTS = {"workbench_changes": 0.2}
 
 
 def check_footprint(folder: Path) -> None:
@@ -87,6 +88,8 @@ def test_nothing_grows(activity: str) -> None:
     print(f"\n{activity}\n{found.round(3)}")
     most = _MOST_KIB.get(activity, _MOST_KIB_OTHERS)
     assert found.loc[["memory_kib", "ranks_kib"], "per repetition"].max() < most
+    if activity in _MOST_OBJECTS:
+        assert found.loc["objects", "per repetition"] < _MOST_OBJECTS[activity]
     counted = ["threads", "descriptors", "tasks", "processes", "temporary", "shared"]
     # A thread or a descriptor of a library may come once, but not with every repetition.
     assert (found.loc[counted, "last"] - found.loc[counted, "first"]).max() <= 2

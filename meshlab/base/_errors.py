@@ -258,15 +258,21 @@ def printable(text: str) -> str:
 
 def did_you_mean(name: object, known: Iterable[str], *, synonyms: Mapping[str, str] | None = None) -> str:
     """Return " (did you mean 'all_reduce'?)" for the most similar known name, or an empty string if none is similar."""
+    similar = similar_name(name, known, synonyms=synonyms)
+    return "" if similar is None else f" (did you mean {similar!r}?)"
+
+
+def similar_name(name: object, known: Iterable[str], *, synonyms: Mapping[str, str] | None = None) -> str | None:
+    """Return the most similar known name, or None if none is similar."""
     # Synonyms are in lower case, without spaces, hyphens and underscores.
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:
-        return ""
+        return None
     plain = {_plain(candidate): candidate for candidate in islice(known, _MOST_NAMES)} | dict(synonyms or {})
     start = _plain(name)
     similar = [candidate for candidate in plain if len(start) > 2 and candidate.startswith(start)]
     if len(similar) != 1:
         similar = get_close_matches(start, plain, n=1, cutoff=0.7)
-    return f" (did you mean {plain[similar[0]]!r}?)" if similar else ""
+    return plain[similar[0]] if similar else None
 
 
 def _shortened(text: str) -> str:

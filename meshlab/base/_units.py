@@ -1,7 +1,8 @@
 """Parsing and formatting of sizes, times and bandwidths.
 
-Sizes are binary, as in nccl-tests: ``8M`` is 8 × 2^20 bytes and is formatted as ``8 MiB``. Bandwidths are decimal:
-1 GB/s is 10^9 bytes per second. A thin space separates a number from its unit.
+``8M`` is 8 × 2^20 bytes, as in nccl-tests, and so is ``8MiB``, but ``8MB`` is 8 × 10^6 bytes. Sizes are formatted with
+binary units, such as ``8 MiB``. Bandwidths are decimal: 1 GB/s is 10^9 bytes per second. A thin space separates a
+number from its unit.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ SEPARATOR = " · "
 
 THIN = "\N{THIN SPACE}"
 
+SIZES_NOTE = "1G and 1GiB are 2^30 bytes, as 1G is in nccl-tests; 1GB is 10^9 bytes"
+"""The units of sizes, for the help of a command."""
+
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
+# Without B, a prefix is binary: nccl-tests reads its first letter alone, so that even its 1GB is 2^30 bytes.
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?\s*", re.IGNORECASE)
 _DASH = re.compile(rf"({_SIZE.pattern})(?:-|–|\.\.|to)({_SIZE.pattern})", re.IGNORECASE)
 _LARGEST_SIZE = 1 << 50
 _LONGEST_TEXT = 100  # of a size; the patterns take quadratic time for long texts
@@ -26,7 +31,7 @@ _MOST_DECIMALS = 3  # of a quantity with a unit
 
 
 def parse_size(text: str | int) -> int:
-    """Return a size such as ``8M``, ``8 MiB`` or 512 in bytes, from 1 to 1 PiB. K, M, G and T are powers of 1024."""
+    """Return a size such as ``8M``, ``8 MiB`` or 512 in bytes, from 1 to 1 PiB. ``8 MB`` is 8 × 10^6 bytes."""
     if isinstance(text, int) and not isinstance(text, bool):
         size: float = text
         if not 1 <= size <= _LARGEST_SIZE:
@@ -38,7 +43,7 @@ def parse_size(text: str | int) -> int:
         if match is None:
             dash = _DASH.fullmatch(written) if len(written) <= _LONGEST_TEXT else None
             if dash is not None:
-                similar = f"{dash[1].strip()}:{dash[4].strip()}"
+                similar = f"{dash[1].strip()}:{dash[5].strip()}"
                 raise ParseError(
                     f"{str(text)!r} is not a size (did you mean {similar!r}?)",
                     hint="write first:last for a range of sizes",
@@ -47,7 +52,8 @@ def parse_size(text: str | int) -> int:
                 f"{str(text)!r} is not a size",
                 hint="write a number of bytes, optionally followed by K, M, G or T, such as 64M",
             )
-        size = float(match[1]) * 1024 ** _POWERS[match[2].upper()]
+        is_decimal = (match[3] or "").upper() == "B"
+        size = float(match[1]) * (1000 if is_decimal else 1024) ** _POWERS[match[2].upper()]
     if not 1 <= size <= _LARGEST_SIZE:  # before the conversion to an integer, which infinity does not have
         raise ParseError(f"size {text!r} is {size:.16g} bytes, but must be between 1 byte and 1 PiB")
     if size != int(size):

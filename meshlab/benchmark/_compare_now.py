@@ -21,7 +21,7 @@ from meshlab.benchmark._bench import DEFAULT_COLLECTIVE, check_fit
 from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
 from meshlab.benchmark._preparation import plan_registered, usable_memory, voting_ranks
-from meshlab.benchmark._run import move_bar, progress_bar
+from meshlab.benchmark._progress import move_bar, progress_bar
 from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
 from meshlab.benchmark.on_ranks._turns import TurnTimes, measure_turns, neighbours
 from meshlab.engines._engines import Engines

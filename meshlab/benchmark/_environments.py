@@ -18,7 +18,8 @@ from meshlab.base._errors import BenchError, CommunicatorError, EngineError, Mes
 from meshlab.base._hints import Argument, Hint
 from meshlab.benchmark._baton import Baton
 from meshlab.benchmark._bench import bench
-from meshlab.benchmark._run import Run, move_bar, progress_bar
+from meshlab.benchmark._progress import move_bar, progress_bar
+from meshlab.benchmark._run import Run
 from meshlab.benchmark.on_ranks._host_counters import host_cores, load_average
 from meshlab.engines._launch import count_gpus, launch
 from meshlab.engines._lease import Lease

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from meshlab.base._backends import BACKENDS, Rates, check_backend
 from meshlab.base._errors import BenchError
+from meshlab.base._markup import card, escape
 from meshlab.base._units import format_seconds_range, format_size
 from meshlab.benchmark.on_ranks._sampling import PROBES, SLOW_CALL_S
 from meshlab.comm._catalog import CATALOG
@@ -121,6 +122,12 @@ class Estimate:
             f"buffers of up to {format_size(self.memory_bytes)} per rank"
             + ("" if self.visible is None else f"; visible now: {self.visible}")
         )
+
+    def _repr_html_(self) -> str:
+        cost, _, visible = str(self).partition("; visible now: ")
+        if self.visible is None:
+            return card("Estimate", cost)
+        return card("Estimate", cost, f"<div>visible now: {escape(visible)}</div>", self.visible._figure_html())
 
 
 class MeasuredAxis(NamedTuple):

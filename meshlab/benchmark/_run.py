@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
 from meshlab.benchmark._estimate import Estimate, MeasuredAxis, Pace, RepeatedBlocks, seconds_per_step
 from meshlab.benchmark._executor import Executor
+from meshlab.benchmark._progress import has_lines, progress_bar, shows_progress
 from meshlab.benchmark._visibility import visibility_of
 from meshlab.benchmark.on_ranks._host_counters import slowdown_of_load
 from meshlab.engines._engines import Engines
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from meshlab.widgets._live import LiveView
 
+_BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} steps [{elapsed}]{postfix}"
 _ESTIMATE_S = 10.0  # time to wait for the probes
 
 _KEPT = ("ok", "wrong")  # measured; failed, cancelled and skipped steps are tried again
@@ -149,6 +150,10 @@ class Run(RunData):
     def __getstate__(self) -> dict[str, Any]:
         raise BenchError("cannot pickle a live run; save it with run.save(folder), and read it with Run.load(folder)")
 
+    def _relabelled(self) -> None:
+        if self._recorder is not None:
+            self._recorder.relabel()
+
     def _take_over(self, old: RunData) -> set[tuple[int, int]]:
         """Take over the rows and samples of all steps that were measured before. Return their launches and indices."""
         results, samples = old.results, old.samples
@@ -190,6 +195,7 @@ class Run(RunData):
         )
         self.add(rows_of_results(results), [columns_of_samples(samples)] if len(samples) else [])
         self.started_at, self.hosts, self.elapsed_s = old.started_at, old.hosts, old.progress.elapsed_s
+        self._name, self._notes = old.name, old.notes
         self.device_rows = [row for row in old.device_rows if row["when"] == "before"]
         self.condition_rows = [{**row, "step": indices.get(row.get("step", -1))} for row in old.condition_rows]
         self.log += old.log
@@ -326,8 +332,9 @@ class Run(RunData):
         0  all_reduce        2        0     ok
         """
         try:
-            if shows_progress(progress):
-                self._draw_progress(timeout_s)
+            if shows_progress(progress) or (progress is None and has_lines()):
+                with progress_bar(progress, unit="step", total=self.progress.total, bar_format=_BAR) as bar:
+                    self._draw_progress(bar, timeout_s)
             # An event instead of Thread.join(): an interrupted join() marks a thread that still runs as finished.
             is_over = self._is_over.wait(timeout_s)
         except KeyboardInterrupt:
@@ -344,17 +351,13 @@ class Run(RunData):
             raise self.error
         return self.results
 
-    def _draw_progress(self, timeout_s: float | None) -> None:
-        from tqdm import tqdm
-
+    def _draw_progress(self, bar: Any, timeout_s: float | None) -> None:
         deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-        form = "{l_bar}{bar}| {n_fmt}/{total_fmt} steps [{elapsed}]{postfix}"
-        with tqdm(total=self.progress.total, bar_format=form, dynamic_ncols=True, leave=False) as bar:
-            while not self._is_over.wait(0.1) and time.monotonic() < deadline:
-                progress = self.progress
-                bar.set_postfix_str(", ".join(filter(None, [progress.left_text, progress.step])), refresh=False)
-                bar.update(progress.done - bar.n)
-                bar.refresh()
+        while not self._is_over.wait(0.1) and time.monotonic() < deadline:
+            progress = self.progress
+            bar.set_postfix_str(", ".join(filter(None, [progress.left_text, progress.step])), refresh=False)
+            bar.update(progress.done - bar.n)
+            bar.refresh()
 
     @property
     def is_pausing(self) -> bool:
@@ -490,40 +493,6 @@ class WaitInterrupted(KeyboardInterrupt):
 def _is_in_ipython() -> bool:
     ipython = sys.modules.get("IPython")
     return ipython is not None and ipython.get_ipython() is not None
-
-
-def shows_progress(choice: bool | None, *, is_notebook: bool = False) -> bool:
-    """Return whether to draw a progress bar: the caller's choice, or else whether a person can see one."""
-    if choice is not None:
-        return choice
-    return (is_notebook or sys.stderr.isatty()) and os.environ.get("MESHLAB_PROGRESS") != "0"
-
-
-@contextlib.contextmanager
-def progress_bar(progress: bool | None, *, unit: str, total: int | None = None) -> Iterator[Any]:
-    """Draw a progress bar on a terminal or in a notebook, see `shows_progress`, within a ``with`` block."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    is_notebook = getattr(shell, "kernel", None) is not None
-    make: Any
-    if is_notebook:
-        from tqdm.notebook import tqdm as make
-    else:
-        from tqdm import tqdm as make
-    with make(
-        total=total,
-        unit=unit,
-        disable=not shows_progress(progress, is_notebook=is_notebook),
-        leave=False,
-        dynamic_ncols=True,
-    ) as bar:
-        yield bar
-
-
-def move_bar(bar: Any, done: int, text: str) -> None:
-    """Draw a progress bar with this position and description now."""
-    bar.set_description(text, refresh=False)
-    bar.update(done - bar.n)  # draws only now and then
-    bar.refresh()
 
 
 def check_resumable(run: RunData, engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:

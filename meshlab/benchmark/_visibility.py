@@ -13,9 +13,12 @@ import numpy.typing as npt
 
 from meshlab.analysis._launches import CONFIDENCE, SMALLEST_SPREAD, detectable_ratio
 from meshlab.analysis._turn_ratios import BUDGET_S, MOST_ROUNDS, SIGNIFICANT, round_ratio
+from meshlab.base._forwarding import implementation
 from meshlab.base._units import THIN, format_size
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from meshlab.plans._steps import Step
 
 Floats = npt.NDArray[np.float64]
@@ -24,7 +27,9 @@ FEWEST_BLOCKS = 6
 MOST_BLOCKS = 12
 
 _EFFECT = 0.05  # smaller changes have no verdict, see `meshlab.compare`
-_LARGEST = 100  # ratio of two times that a text names
+LARGEST_RATIO = 100
+"""The largest ratio of two times that a text names."""
+
 _MISSED = 0.2  # largest share of the comparisons that do not show a change of the promised size
 _LARGEST_ERROR = 10.0  # of a logarithm
 
@@ -45,6 +50,12 @@ class Visibility:
         The same if both sides take turns on the same ranks, batch by batch. NaN if it is unknown.
     turns_s : float
         Duration of these turns, in seconds.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> print(ml.benchmark.Visibility("all_reduce", 1 << 20, ratio=1.8, turns_ratio=1.2))
+    changes of 1.8× and more at 1 MiB; in turns 1.2×, about 1 min
     """
 
     collective: str
@@ -53,9 +64,16 @@ class Visibility:
     turns_ratio: float = math.nan
     turns_s: float = BUDGET_S
 
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Draw which slowdowns would show now. See `meshlab.plots.visibility`."""
+        return implementation(Visibility.plot)(self, ax=ax)
+
+    def _figure_html(self) -> str:
+        return implementation(Visibility._figure_html)(self)
+
     def __str__(self) -> str:
         at = f"in {self.collective}" if self.size_bytes is None else f"at {format_size(self.size_bytes)}"
-        text = f"changes of {ratio_text(self.ratio)} {'and more ' * (self.ratio <= _LARGEST)}{at}"
+        text = f"changes of {ratio_text(self.ratio)} {'and more ' * (self.ratio <= LARGEST_RATIO)}{at}"
         if not self.turns_ratio < self.ratio:
             return text
         return f"{text}; in turns {ratio_text(self.turns_ratio)}, about {round(self.turns_s / 60)}{THIN}min"
@@ -103,8 +121,8 @@ def log_pair(times: Floats) -> float:
 
 def ratio_text(ratio: float) -> str:
     """Write a ratio with the digits that an estimate from a few blocks deserves, such as 1.3× or 4×."""
-    if ratio > _LARGEST:
-        return f"more than {_LARGEST}×"
+    if ratio > LARGEST_RATIO:
+        return f"more than {LARGEST_RATIO}×"
     digits = 2 if ratio < 1.2 else 1 if ratio < 3 else 0
     scale = 10**digits
     return f"{math.ceil(ratio * scale - 1e-9) / scale:.{digits}f}×"  # rounded up, because it is a promise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,14 @@ from meshlab.cli._arguments import (
     add_backend,
     add_force,
     add_gpus,
+    add_ranks,
     add_redact,
     cluster_of,
     gpus_of,
     read_thresholds,
 )
-from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, print_error, print_text
+from meshlab.cli._fitting import fitted
+from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, is_vacant, print_error, print_text
 from meshlab.cli._ranks import default_ranks, opened_engines, size_fix, system_label
 from meshlab.engines._launchers import launched_as
 
@@ -35,6 +38,7 @@ def _run(options: argparse.Namespace) -> int:
     from meshlab.commissioning._folder import check_new, read_scope
     from meshlab.engines._checks import check_mesh_size
     from meshlab.mesh._mesh import as_mesh
+    from meshlab.runs._rundata import has_measurements
 
     process = launched_as()
     # Check all input before any process starts.
@@ -56,10 +60,11 @@ def _run(options: argparse.Namespace) -> int:
     if layout is not None:
         check_mesh_size(layout, n, fix=size_fix(layout.world_size, is_started=process is not None))
     out = options.out or options.resume
+    was_vacant = bool(options.out) and is_vacant(Path(options.out))
     with opened_engines(n, options.backend, joins=process is not None, devices=gpus_of(options.gpus)) as engines:
         if engines is None:
             return OK
-        print_text(f"{system_label(engines)}: ready")
+        print_text(fitted(f"{system_label(engines)}: ready"))
         started_by = "a launcher has started the ranks; run meshlab doctor on this host"
         interrupted = False
         try:
@@ -78,11 +83,13 @@ def _run(options: argparse.Namespace) -> int:
             )
         except KeyboardInterrupt as error:
             measured: Acceptance | None = getattr(error, "measured", None)
-            if measured is None:
+            if measured is None or not any(map(has_measurements, measured.runs.values())):
+                if was_vacant:
+                    shutil.rmtree(options.out, ignore_errors=True)
                 raise
             result, interrupted = measured, True
     decided = "" if result.outcome != "not decided" or "not decided" in result.verdict.lower() else "not decided: "
-    print_text(f"\n{decided}{result.verdict}")
+    print_text(fitted(f"\n{decided}{result.verdict}"))
     is_written = _write(result, None if out is None else Path(out), options)
     if interrupted:
         return INTERRUPTED
@@ -108,7 +115,7 @@ def _check_files(options: argparse.Namespace) -> None:
 def _print_stage(stage: StageResult) -> None:
     """Print a stage when it has ended: stages are minutes apart."""
     skipped = "skipped: " if stage.outcome == "skipped" else ""
-    print_text(f"{stage.answer.sign} {stage.name:<13} {skipped}{' '.join(stage.sentences)}")
+    print_text(fitted(f"{stage.answer.sign} {stage.name:<13}  {skipped}{' '.join(stage.sentences)}"))
 
 
 def _write(result: Acceptance, folder: Path | None, options: argparse.Namespace) -> bool:
@@ -141,7 +148,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help='for example "node=2, local=8" (default: the nodes, or the sockets of one node, and the ranks in each of '
         "them; or else all ranks on one axis)",
     )
-    add("--ranks", type=int, metavar="N", help="number of ranks (default: all GPUs; without GPUs one per core, 4 to 8)")
+    add_ranks(parser, "number of ranks (default: all GPUs; without GPUs one per core, 4 to 8)")
     add_gpus(parser)
     add(
         "--thresholds",

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshlab.base._backends import BACKENDS
+from meshlab.base._backends import BACKENDS, automatic_backend
 from meshlab.base._errors import BenchError
+from meshlab.base._units import SIZES_NOTE
 
 if TYPE_CHECKING:
     from meshlab.analysis._thresholds import Thresholds
@@ -36,11 +37,14 @@ def add_force(parser: argparse.ArgumentParser) -> None:
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
     """Add ``--backend``."""
+    names = [automatic_backend(has_gpus=has_gpus) for has_gpus in (True, False)]
+    roles = "; ".join(f"{name}: {facts.role}" for name, facts in BACKENDS.items())
     parser.add_argument(
         "--backend",
         choices=["auto", *BACKENDS],
         default="auto",
-        help=f"{'; '.join(f'{name}: {facts.role}' for name, facts in BACKENDS.items())} (default: %(default)s)",
+        metavar="NAME",
+        help=f"auto: {names[0]} if every rank has a GPU, otherwise {names[1]}; {roles} (default: %(default)s)",
     )
 
 
@@ -51,8 +55,24 @@ def add_redact(parser: argparse.ArgumentParser, note: str = "") -> None:
 
 
 def add_ranks(parser: argparse.ArgumentParser, text: str = "number of ranks, if the size of an axis is -1") -> None:
-    """Add ``--ranks``."""
-    parser.add_argument("--ranks", type=int, metavar="N", help=text)
+    """Add ``--ranks``, which is the world size of the mesh."""
+    parser.add_argument("--ranks", "--world-size", dest="ranks", type=int, metavar="N", help=text)
+
+
+def add_out(
+    parser: argparse.ArgumentParser, metavar: str, text: str, *, default: str | None = None, action: str = "store"
+) -> None:
+    """Add ``-o`` and ``--out`` for the output of a command, a FILE or a DIR."""
+    parser.add_argument("-o", "--out", metavar=metavar, default=default, action=action, help=text)
+
+
+def add_sizes(parser: argparse.ArgumentParser, default: str | None, text: str = "%(default)s") -> None:
+    """Add ``--sizes``."""
+    parser.add_argument(
+        "--sizes",
+        default=default,
+        help=f'message sizes: 1K:16M, 8:1G*4 or "1K, 1M" (default: {text}); {SIZES_NOTE}',
+    )
 
 
 def add_collectives(parser: argparse.ArgumentParser) -> None:

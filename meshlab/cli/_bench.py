@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument
-from meshlab.cli._arguments import Command, add_backend, add_collectives, add_force, add_redact, split_commas
+from meshlab.cli._arguments import (
+    Command,
+    add_backend,
+    add_collectives,
+    add_force,
+    add_out,
+    add_ranks,
+    add_redact,
+    add_sizes,
+    split_commas,
+)
 from meshlab.cli._measuring import measure
 from meshlab.cli._output import option_text
 from meshlab.cli._ranks import default_ranks
@@ -111,14 +121,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help='for example "dp=2, tp=2"; the last axis varies fastest (default: all GPUs on one axis; without GPUs '
         "one rank per core, from 2 to 8; under a launcher its processes)",
     )
-    add("--ranks", type=int, metavar="N", help="number of ranks to start (default: that of the mesh)")
+    add_ranks(parser, "number of ranks to start (default: that of the mesh)")
     add(
         "--axis",
         action="append",
         metavar="AXIS",
         help="axes, separated by commas; dp-tp for groups that span both axes (default: all axes)",
     )
-    add("--sizes", default="1K:16M", help='message sizes: 1K:16M, 8:1G*4 or "1K, 1M" (default: %(default)s)')
+    add_sizes(parser, "1K:16M")
     add("--dtype", default="float32", help="element types, separated by commas (default: %(default)s)")
     add("--op", default="sum", help="reduce operations, separated by commas (default: %(default)s)")
     add("--mode", default="pipelined", help="isolated, pipelined or graph, separated by commas (default: %(default)s)")
@@ -159,7 +169,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="precision, and thereby duration (default: %(default)s)",
     )
     add("--seconds", type=float, metavar="S", help="maximum time per step, in seconds (default: that of the sampling)")
-    add("--out", metavar="DIR", help="output folder for the run and its report (default: that of --resume, if any)")
+    add_out(parser, "DIR", "output folder for the run and its report (default: that of --resume, if any)")
     add_force(parser)
     add_backend(parser)
 

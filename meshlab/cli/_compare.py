@@ -10,6 +10,7 @@ from typing import TextIO
 from meshlab.base._errors import BenchError, MeshlabError
 from meshlab.base._markup import visible
 from meshlab.cli._arguments import Command, add_redact
+from meshlab.cli._fitting import fitted
 from meshlab.cli._output import BAD_INPUT, FAILED, OK, error_text, plain_warnings, print_error
 
 
@@ -47,18 +48,20 @@ def print_comparison(
     except (MeshlabError, OSError) as error:
         print_error(error_text(error) if isinstance(error, MeshlabError) else error, file)
         return BAD_INPUT
-    print(visible(str(comparison)), file=file)
+    lines = [str(comparison)]
     regressions = comparison.regressions(threshold)
     n_wrong = int((regressions["verdict"] == "WRONG").sum())
     n_slower = len(regressions) - n_wrong
     if n_wrong:
-        print(f"{n_wrong} {'row is' if n_wrong == 1 else 'rows are'} wrong after", file=file)
+        lines.append(f"{n_wrong} {'row is' if n_wrong == 1 else 'rows are'} wrong after")
     if n_slower:
         but = f", not counted because {comparison.oversubscribed}" if comparison.oversubscribed else ""
         word = "regression" if n_slower == 1 else "regressions"
-        print(f"{n_slower} {word} beyond {100 * threshold:g}%{but}", file=file)
+        lines.append(f"{n_slower} {word} beyond {100 * threshold:g}%{but}")
     if not n_wrong and not n_slower and comparison.outcome == "not decided":
-        print("not decided: no row is slower or wrong, but not every row has a verdict", file=file)
+        lines.append("not decided: no row is slower or wrong, but not every row has a verdict")
+    text = "\n".join(lines)
+    print(visible(text if file else fitted(text)), file=file)
     return FAILED if n_wrong or (n_slower and not comparison.oversubscribed) else OK
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from meshlab.base._errors import BenchError
-from meshlab.cli._arguments import Command, add_backend, add_force, add_ranks, add_redact
+from meshlab.cli._arguments import Command, add_backend, add_force, add_out, add_ranks, add_redact, add_sizes
 from meshlab.cli._measuring import measure
 from meshlab.cli._output import print_text
 from meshlab.engines._launchers import launched_as
@@ -39,10 +39,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", default="meshlab-demo", metavar="DIR", help="output folder (default: %(default)s)")
+    add_out(parser, "DIR", "output folder (default: %(default)s)", default="meshlab-demo")
     parser.add_argument("--mesh", default="dp=2, tp=2", help='the mesh (default: "%(default)s")')
     add_ranks(parser)
-    parser.add_argument("--sizes", default="1K:16M", help="message sizes (default: %(default)s)")
+    add_sizes(parser, "1K:16M")
     add_redact(parser)
     add_force(parser)
     add_backend(parser)

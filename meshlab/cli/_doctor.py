@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from meshlab.cli._arguments import Command
+from meshlab.cli._fitting import fitted
 from meshlab.cli._output import FAILED, OK, print_text
 
 
@@ -13,7 +14,7 @@ def _run(options: argparse.Namespace) -> int:
     from meshlab.commissioning._doctor import checks_text, run_checks
 
     checks = run_checks()
-    print_text(checks_text(checks))
+    print_text(fitted(checks_text(checks)))
     return FAILED if any(check.verdict == "broken" for check in checks) else OK
 
 

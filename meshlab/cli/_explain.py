@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from meshlab.cli._arguments import Command, add_redact
+from meshlab.cli._arguments import Command, add_out, add_redact
 from meshlab.cli._output import FAILED, OK, print_error, print_text
 
 _FORMATS = {".md": "markdown", ".html": "html", ".json": "json"}
@@ -55,7 +55,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         choices=("text", "markdown", "html", "json"),
         help="format of the output (default: that of the suffix of --out, otherwise text)",
     )
-    parser.add_argument("--out", metavar="FILE", help="write the explanation to a file instead")
+    add_out(parser, "FILE", "write the explanation to a file instead")
     add_redact(parser)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from meshlab.base._errors import BenchError
-from meshlab.cli._arguments import Command
+from meshlab.cli._arguments import Command, add_out
 from meshlab.cli._output import BAD_INPUT, OK, print_error, print_text
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -53,7 +53,7 @@ def _run(options: argparse.Namespace) -> int:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("notebook", help="the notebook")
     parser.add_argument("--execute", action="store_true", help="run all cells first; the notebook is not changed")
-    parser.add_argument("--out", metavar="FILE", help="the page (default: the notebook's name with .html)")
+    add_out(parser, "FILE", "the page (default: the notebook's name with .html)")
 
 
 EXPORT = Command(

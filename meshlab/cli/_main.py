@@ -8,10 +8,8 @@ import logging
 import os
 import re
 import sys
-import textwrap
 import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn
 
 from meshlab.base._errors import MeshlabError
 from meshlab.base._version import __version__
@@ -26,45 +24,41 @@ from meshlab.cli._explain import EXPLAIN
 from meshlab.cli._export import EXPORT
 from meshlab.cli._lab import LAB
 from meshlab.cli._output import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error
+from meshlab.cli._parser import CommandParser, Parser, examples_text, folded, is_first_process
 from meshlab.cli._predict import PREDICT
 from meshlab.cli._rehearse import REHEARSE
 from meshlab.cli._report import REPORT
 from meshlab.cli._search import SEARCH
 from meshlab.cli._show import SHOW
 from meshlab.cli._tune import TUNE
-from meshlab.engines._launchers import launched_as
 
-_WIDTH = 79
+_DESCRIPTION = (
+    "Design a device mesh, verify its groups on live ranks, benchmark collectives along its axes, and write a report. "
+    "Runs on GPUs. Without GPUs it runs real MPI collectives on local processes."
+)
 
-_DESCRIPTION = """\
-Design a device mesh, verify its groups on live ranks, benchmark collectives
-along its axes, and write a report. Runs on GPUs. Without GPUs it runs real MPI
-collectives on local processes.
-"""
+_EXAMPLES = (
+    ("meshlab demo -o first-report", "from a mesh to a report"),
+    ('meshlab show "pp=2, dp=2, tp=4" --axis dp', "the groups of a mesh; starts nothing"),
+    ("meshlab bench all_reduce", "on all GPUs, or one rank per core"),
+    ('meshlab bench --mesh "dp=2, tp=2" --axis tp --sizes 1K:16M -o run1', "along one axis"),
+    ("mpiexec -n 4 meshlab bench --mesh tp=4", "on ranks of a launcher (or srun)"),
+    ('meshlab rehearse llama3-8b --mesh dp=8 --mesh "dp=4, tp=2"', "layouts of a job"),
+    ("meshlab tune --mesh tp=2 --axis tp -o tuned", "options faster than the defaults"),
+    ("meshlab report run2 --baseline run1 --thresholds dgx-h100 -o run2.html", "and its checks"),
+    ("meshlab compare run1 run2", "regressions; also of nccl-tests logs"),
+    ("meshlab explain train.log", "what is wrong in a log, and what to do"),
+    ('meshlab predict "dp=16, tp=8" --cluster dgx-h100', "expected times; starts nothing"),
+    ("meshlab app", "the workbench as a web page"),
+    ("meshlab search llama3-405b --cluster dgx-h100 --nodes 128", "the best layouts"),
+    ("meshlab doctor", "check the installation"),
+    ("meshlab acceptance --out node7", "check a machine, unattended"),
+)
 
-_EXAMPLES = """\
-examples:
-  meshlab demo --out first-report             from a mesh to a report
-  meshlab show "pp=2, dp=2, tp=4" --axis dp   the groups of a mesh; starts nothing
-  meshlab bench all_reduce                    on all GPUs, or one rank per core
-  meshlab bench --mesh "dp=2, tp=2" --axis tp --sizes 1K:16M --out run1
-  mpiexec -n 4 meshlab bench --mesh tp=4      on ranks of a launcher (or srun)
-  meshlab rehearse llama3-8b --mesh dp=8 --mesh "dp=4, tp=2"   layouts of a job
-  meshlab tune --mesh tp=2 --axis tp --out tuned       options faster than the defaults
-  meshlab report run2 --baseline run1 --thresholds dgx-h100 -o run2.html
-  meshlab compare run1 run2                   regressions; also of nccl-tests logs
-  meshlab explain train.log                   what is wrong in a log, and what to do
-  meshlab predict "dp=16, tp=8" --cluster dgx-h100    expected times; starts nothing
-  meshlab app                                 the workbench as a web page
-  meshlab search llama3-405b --cluster dgx-h100 --nodes 128   the best layouts
-  meshlab doctor                              check the installation
-  meshlab acceptance --out node7              check a machine, unattended
-
-exit codes:
+_EXIT_CODES = """\
   0 success, and what was checked has passed (compare: nothing is slower or wrong, even if rows are unclear)
   1 failed, wrong or slower, or not decided, because something was not checked (bench, report, acceptance)
-  2 invalid arguments or files · 130 interrupted
-"""
+  2 invalid arguments or files · 130 interrupted"""
 
 COMMANDS = (
     DEMO,
@@ -95,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command.run(options)
     except MeshlabError as error:
-        if _is_first_process():
+        if is_first_process():
             print_error(error_text(error))
         return BAD_INPUT
     except KeyboardInterrupt as error:
@@ -126,12 +120,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
 
 
-def _is_first_process() -> bool:
-    """Return False on all ranks but the first of mpiexec or srun, so that a message appears once."""
-    process = launched_as()
-    return process is None or process[0] == 0
-
-
 def join_axes(words: Sequence[str]) -> list[str]:
     """Join the words of a mesh that was not quoted, such as ``dp=2`` and ``tp=4``."""
     joined: list[str] = []
@@ -146,39 +134,14 @@ def join_axes(words: Sequence[str]) -> list[str]:
     return joined
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that keeps the line breaks of descriptions, and reports an error on one rank only."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        options["formatter_class"] = argparse.RawDescriptionHelpFormatter
-        super().__init__(*arguments, **options)
-
-    def error(self, message: str) -> NoReturn:
-        if not _is_first_process():
-            self.exit(BAD_INPUT)
-        super().error(message)
-
-
-class _CommandParser(_Parser):
-    """The parser of one command, which gets its arguments when they are needed: all of them take a while to add."""
-
-    command: Command | None = None
-
-    def parse_known_args(self, *arguments: Any, **options: Any) -> Any:
-        if self.command is not None:
-            self.command.add_options(self)
-            self.command = None
-        return super().parse_known_args(*arguments, **options)
-
-
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser. The attribute ``command`` of its result is the command to run."""
-    parser = _Parser("meshlab", description=_DESCRIPTION, epilog=_EXAMPLES)
+    epilog = f"examples:\n{examples_text(_EXAMPLES)}\n\nexit codes:\n{folded(_EXIT_CODES)}"
+    parser = Parser("meshlab", description=folded(_DESCRIPTION), epilog=epilog)
     parser.add_argument("--version", action="version", version=f"meshlab {__version__}")
-    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_CommandParser)
+    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=CommandParser)
     for command in COMMANDS:
-        details = "\n".join(textwrap.fill(line, _WIDTH, break_on_hyphens=False) for line in command.details.split("\n"))
-        description = f"{command.summary[:1].upper()}{command.summary[1:]}.\n\n{details}"
+        description = folded(f"{command.summary[:1].upper()}{command.summary[1:]}.\n\n{command.details}")
         subparser = subparsers.add_parser(command.name, help=command.summary, description=description)
         subparser.command = command
         subparser.set_defaults(command=command)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshlab.base._errors import EngineError, MeshlabError
 from meshlab.base._hints import NEW_RANKS, Hint
-from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, print_error, print_text
+from meshlab.cli._fitting import fitted, terminal_width
+from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, is_vacant, print_error, print_text
 from meshlab.cli._ranks import opened_engines, size_fix, system_label
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from meshlab.runs._rundata import RunData
     from meshlab.topology.model._cluster import Cluster
 
+_FIRST_STEP_S = 1.0  # time that the first step of an interrupted run gets to end
 _PATIENCE_S = 10.0  # maximum time for an interrupted run to stop
 
 
@@ -40,6 +43,7 @@ def measure(
     from meshlab.base._units import format_seconds
     from meshlab.benchmark._bench import bench
     from meshlab.engines._checks import check_mesh_size
+    from meshlab.runs._rundata import has_measurements
     from meshlab.runs._store import check_free
 
     # Check all input before any process starts.
@@ -49,17 +53,23 @@ def measure(
         check_free(out, None if resume is None else resume.run_id, overwrite=force)
         check_writable(out)
     began = time.monotonic()
+    was_vacant = out is not None and is_vacant(out)
     with opened_engines(n, backend, joins=joins) as engines:
         if engines is None:
             return OK
         is_written = True
-        print_text(f"{system_label(engines)}: ready in {format_seconds(time.monotonic() - began)}")
+        print_text(fitted(f"{system_label(engines)}: ready in {format_seconds(time.monotonic() - began)}"))
         groups = engines.verify(mesh)
-        print_text(f"{len(groups)} group{'s' * (len(groups) != 1)} verified: each contains exactly the expected ranks")
+        word = f"group{'s' * (len(groups) != 1)}"
+        print_text(fitted(f"{len(groups)} {word} verified: each contains exactly the expected ranks"))
         machine = _machine_of(engines) if out is not None else None
         # The rows of a redacted run are written at the end, because the names in them are known only then.
         run = bench(engines, mesh, plan, resume=resume, out=None if redact else out, overwrite=force)
         code = _wait(run, out)
+        if code == INTERRUPTED and not has_measurements(run):
+            if run.out is not None and was_vacant:
+                shutil.rmtree(run.out, ignore_errors=True)
+            return code
         written = run.redacted() if redact else run
         if out is not None:
             if redact:
@@ -69,8 +79,8 @@ def measure(
             is_written = _write_report(written, out, machine, redact=redact) and not run.out_problem
     # After the files are in place: a reader such as `head` may close the pipe, which ends the command here.
     if uncertainty := written.uncertainty:
-        print_text(f"\n! {uncertainty}")
-    print_text(f"\n{written.table()}\n")
+        print_text(fitted(f"\n! {uncertainty}"))
+    print_text(fitted(f"\n{written.table().text(terminal_width())}\n"))
     if written.alert:
         print_error(written.alert)
     if out is not None:
@@ -83,7 +93,7 @@ def _wait(run: Run, out: Path | None) -> int:
     from meshlab.report._correct import judge_results
 
     try:
-        print_text(run.estimate)
+        print_text(fitted(run.estimate))
         results = run.wait()
     except KeyboardInterrupt:
         _stop(run)
@@ -100,23 +110,35 @@ def _wait(run: Run, out: Path | None) -> int:
         return FAILED
     outcome, sentence = judge_results(results)
     if outcome == "not decided":
-        print_text(f"not decided: {sentence}")
+        print_text(fitted(f"not decided: {sentence}"))
     return OK if outcome == "passed" else FAILED
 
 
 def _stop(run: Run) -> None:
     """Stop a run after its step, or at the next interrupt immediately. The rows measured so far are kept."""
+    from meshlab.runs._rundata import has_measurements
+
     # A third interrupt is ignored, because the rows still have to be written.
     try:
         print_error("interrupted; stopping after this step, keeping the rows; press Ctrl-C again to kill the ranks now")
         run.cancel()
         with contextlib.suppress(MeshlabError):
-            run.wait()
+            if has_measurements(run):
+                run.wait()
+            else:
+                run.wait(_FIRST_STEP_S, progress=False)
+        if not has_measurements(run):
+            print_error("nothing was measured yet, so nothing is kept")
+            _kill(run)
     except KeyboardInterrupt:
         print_error("killing the ranks; the rows measured so far are kept")
-        with contextlib.suppress(MeshlabError, KeyboardInterrupt):
-            run.cancel(now=True)
-            run.wait(_PATIENCE_S)
+        _kill(run)
+
+
+def _kill(run: Run) -> None:
+    with contextlib.suppress(MeshlabError, KeyboardInterrupt):
+        run.cancel(now=True)
+        run.wait(_PATIENCE_S)
 
 
 def _machine_of(engines: Engines) -> Cluster | None:

@@ -82,6 +82,11 @@ def plain_warnings() -> Iterator[None]:
         yield
 
 
+def is_vacant(folder: Path) -> bool:
+    """Return whether a folder does not exist or is empty, so that all it will contain is the command's."""
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+
+
 def write_csv(path: Path, frame: pd.DataFrame) -> None:
     """Write a frame as CSV in which no spreadsheet finds a formula."""
     from meshlab.base._files import write_file

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 from meshlab.base._collectives import usual_collectives_text
-from meshlab.cli._arguments import Command, check_table_suffix, cluster_of, split_commas
+from meshlab.cli._arguments import Command, add_out, add_sizes, check_table_suffix, cluster_of, split_commas
+from meshlab.cli._fitting import fitted
 from meshlab.cli._output import OK, print_text, write_table
 
 
@@ -31,7 +32,7 @@ def _run(options: argparse.Namespace) -> int:
         calibration=None if measured is None else as_calibration(measured, cluster, options.mode),
     )
     width = shutil.get_terminal_size().columns
-    print_text(f"{prediction.summary()}\n\n{wrapped(prediction.explain(), width)}")
+    print_text(f"{fitted(prediction.summary(), keys=3)}\n\n{wrapped(prediction.explain(), width)}")
     if options.out:
         write_table(Path(options.out), prediction.frame(), lambda: figure_of(prediction))
     return OK
@@ -52,7 +53,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="a preset such as dgx-h100, which gets as many hosts as the mesh needs, or a file that describes hardware",
     )
     add("--axis", action="append", metavar="AXIS", help="axes, separated by commas (default: all with several ranks)")
-    add("--sizes", default="8:4G", help="message sizes (default: %(default)s)")
+    add_sizes(parser, "8:4G")
     add("--dtype", default="float32", help="element type (default: %(default)s)")
     add(
         "--calibration",
@@ -62,7 +63,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--mode", choices=["pipelined", "graph", "isolated"], help="the rows of --calibration to use, if it has several"
     )
-    add("--out", metavar="FILE", help="write the table (.csv) or the figure (.png, .svg)")
+    add_out(parser, "FILE", "write the table (.csv) or the figure (.png, .svg)")
 
 
 PREDICT = Command(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from meshlab.base._backends import GPU_BACKENDS
+from meshlab.cli._output import print_error
 
 if TYPE_CHECKING:
     from meshlab.engines._engines import Engines
@@ -28,6 +29,7 @@ def opened_engines(
     n: int, backend: str, *, joins: bool, devices: Sequence[int] | None = None
 ) -> Iterator[Engines | None]:
     """Start ranks, or join those of a launcher: then None in each process that was a rank until the engines closed."""
+    from meshlab.benchmark._progress import progress_lines
     from meshlab.engines._launch import launch
     from meshlab.engines._mpi_world import join
 
@@ -35,7 +37,7 @@ def opened_engines(
     if engines is None:
         yield None
         return
-    with engines:
+    with engines, progress_lines(print_error):
         yield engines
 
 

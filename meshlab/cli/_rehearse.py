@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from meshlab.base._errors import BenchError, EngineError, MeshError
-from meshlab.cli._arguments import Command, add_backend, add_ranks
+from meshlab.cli._arguments import Command, add_backend, add_out, add_ranks
+from meshlab.cli._fitting import fitted
 from meshlab.cli._jobs import job_fields, job_hints
 from meshlab.cli._output import FAILED, OK, error_text, print_error, print_text, write_csv
 from meshlab.cli._ranks import opened_engines, system_label
@@ -42,7 +43,7 @@ def _run(options: argparse.Namespace) -> int:
     with opened_engines(n, options.backend, joins=process is not None) as engines:
         if engines is None:
             return OK
-        print_text(f"{system_label(engines)}: {job.title}")
+        print_text(fitted(f"{system_label(engines)}: {job.title}"))
         try:
             rehearsal = rehearse(
                 engines,
@@ -59,9 +60,9 @@ def _run(options: argparse.Namespace) -> int:
         except EngineError as error:
             print_error(error_text(error))
             if error.measured is not None:
-                print_text(error.measured)
+                print_text(fitted(error.measured))
             return FAILED
-    print_text(rehearsal)
+    print_text(fitted(rehearsal))
     if options.out:
         write_csv(Path(options.out), rehearsal.frame())
         print_text(f"frame: {options.out}")
@@ -93,7 +94,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--compute", choices=("auto", "products", "wait"), default="auto", help="the computation (default: %(default)s)"
     )
     add("--tflops", type=float, default=400.0, metavar="X", help="rate of waits, in TFLOP/s (default: %(default)g)")
-    add("--out", metavar="FILE", help="write the frame as CSV")
+    add_out(parser, "FILE", "write the frame as CSV")
     add_backend(parser)
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshlab.base._errors import BenchError
-from meshlab.cli._arguments import Command, add_redact, cluster_of, read_thresholds
+from meshlab.cli._arguments import Command, add_out, add_redact, cluster_of, read_thresholds
+from meshlab.cli._fitting import fitted
 from meshlab.cli._output import FAILED, OK, plain_warnings, print_text
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
     print_text(wrapped(str(report), shutil.get_terminal_size().columns))
     print_text("\n" + "\n".join(map(str, files)))
     if report.outcome == "not decided":
-        print_text(f"not decided: {report.verdict}")
+        print_text(fitted(f"not decided: {report.verdict}"))
     return OK if report.is_passed else FAILED
 
 
@@ -89,13 +90,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="folder of a run, results (Parquet, CSV, JSON), or a log of nccl-tests; several are launches",
     )
-    parser.add_argument(
-        "-o",
-        "--out",
-        action="append",
-        metavar="FILE",
-        help="the report: .html, .md, .pdf (needs Chromium, Chrome or Edge), .xml (JUnit), or the results as .csv, "
+    add_out(
+        parser,
+        "FILE",
+        "the report: .html, .md, .pdf (needs Chromium, Chrome or Edge), .xml (JUnit), or the results as .csv, "
         ".parquet or .json; may be repeated (default: report.html in the folder of the run)",
+        action="append",
     )
     parser.add_argument(
         "--baseline",

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshlab.base._errors import BenchError
-from meshlab.cli._arguments import Command, add_ranks, check_table_suffix
+from meshlab.cli._arguments import Command, add_out, add_ranks, check_table_suffix
+from meshlab.cli._fitting import fitted
 from meshlab.cli._jobs import job_fields, job_hints
 from meshlab.cli._output import OK, print_text, write_table
 
@@ -42,7 +43,7 @@ def _run(options: argparse.Namespace) -> int:
             **{name: getattr(options, name) for name in _DEGREES},
         )
     width = shutil.get_terminal_size().columns
-    print_text(f"{layouts.summary(options.rows)}\n\n{wrapped(layouts.explain(), width)}")
+    print_text(f"{fitted(layouts.summary(options.rows), keys=2)}\n\n{wrapped(layouts.explain(), width)}")
     if options.out:
         label = layouts.verdict
         write_table(Path(options.out), layouts.frame(), lambda: _figure(layouts, options.rows), label=label)
@@ -94,7 +95,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--memory", type=float, metavar="GIB", help="memory of a device (default: that of the cluster)")
     add("--peak", type=float, metavar="TFLOPS", help="peak of a device (default: that of its product)")
     add("--rows", type=int, default=10, metavar="N", help="layouts to print (default: %(default)s)")
-    add("--out", metavar="FILE", help="write the table (.csv) or the figure (.png, .svg)")
+    add_out(parser, "FILE", "write the table (.csv) or the figure (.png, .svg)")
 
 
 SEARCH = Command(

@@ -7,8 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshlab.base._errors import BenchError, EngineError, MeshlabError
-from meshlab.cli._arguments import Command, add_backend, add_collectives, add_gpus, add_ranks, add_redact, gpus_of
+from meshlab.cli._arguments import (
+    Command,
+    add_backend,
+    add_collectives,
+    add_gpus,
+    add_out,
+    add_ranks,
+    add_redact,
+    add_sizes,
+    gpus_of,
+)
+from meshlab.cli._fitting import fitted
 from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, print_error
+from meshlab.cli._ranks import opened_engines
 from meshlab.engines._launchers import launched_as
 
 if TYPE_CHECKING:
@@ -20,8 +32,7 @@ _OTHERS = ("tuning.csv", "tuning.html", "tuning.env", "tuned.py", "nccl_tuner.co
 
 def _run(options: argparse.Namespace) -> int:
     """Search for the fastest options along an axis, and write the tuning."""
-    from meshlab.benchmark.tuning._tune import tune
-    from meshlab.engines._launch import launch
+    from meshlab.benchmark.tuning._tune import check_calls, tune
     from meshlab.mesh._mesh import as_mesh
 
     if launched_as() is not None:
@@ -34,19 +45,20 @@ def _run(options: argparse.Namespace) -> int:
         raise BenchError(f"the folder {folder} holds another tuning", hint="choose another folder, or pass --force")
     mesh = as_mesh(options.mesh, fill=options.ranks)
     devices = gpus_of(options.gpus)
+    # Check all input before any process starts.
+    calls = {name: getattr(options, name) for name in ("axis", "sizes", "dtype", "op")}
+    check_calls(mesh, options.collectives, **calls)
     trouble: MeshlabError | KeyboardInterrupt | None = None
     tuning: Tuning | None = None
-    with launch(mesh.world_size, backend=options.backend, devices=devices) as engines:
+    with opened_engines(mesh.world_size, options.backend, joins=False, devices=devices) as engines:
+        assert engines is not None
         print(f"{mesh.world_size} ranks, {engines.ranks[0].capabilities.library}", flush=True)
         try:
             tuning = tune(
                 engines,
                 mesh,
                 options.collectives,
-                axis=options.axis,
-                sizes=options.sizes,
-                dtype=options.dtype,
-                op=options.op,
+                **calls,
                 in_place=not options.out_of_place,
                 options=options.options,
                 rounds=options.rounds,
@@ -61,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
         print_error("interrupted" if isinstance(trouble, KeyboardInterrupt) else error_text(trouble))
     if tuning is not None and options.redact:
         tuning = tuning.redacted()
-    print(tuning)
+    print(fitted(tuning))
     if folder is not None and tuning is not None:
         for path in write_folder(tuning, folder):
             print(path)
@@ -100,7 +112,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mesh", required=True, help='for example "dp=2, tp=2"; the last axis varies fastest')
     parser.add_argument("--axis", required=True, help="the axis whose groups are measured")
     add_ranks(parser)
-    parser.add_argument("--sizes", help="message sizes, such as 8:1G (default: 8:1G on GPUs, 8:16M elsewhere)")
+    add_sizes(parser, None, "8:1G on GPUs, 8:16M elsewhere")
     parser.add_argument("--dtype", default="float32", help="element type (default: %(default)s)")
     parser.add_argument("--op", default="sum", help="reduce operation (default: %(default)s)")
     parser.add_argument("--out-of-place", action="store_true", help="use different buffers for input and output")
@@ -113,9 +125,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, metavar="S", help="time limit of the search and its confirmation")
     parser.add_argument("--no-confirm", action="store_true", help="do not measure the fastest options on new ranks")
     add_gpus(parser)
-    parser.add_argument(
-        "--out", metavar="DIR", help="output folder: the tuning, its table and report, and files for programs"
-    )
+    add_out(parser, "DIR", "output folder: the tuning, its table and report, and files for programs")
     add_redact(parser)
     parser.add_argument("--force", action="store_true", help="replace another tuning in the folder")
     add_backend(parser)

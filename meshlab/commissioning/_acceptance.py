@@ -32,7 +32,7 @@ from meshlab.report._correct import judge_results
 from meshlab.report._repeating import with_settings
 from meshlab.report._stages import StageOutcome, StageResult, Stages
 from meshlab.report._words import count, pair_label_of
-from meshlab.runs._rundata import RunData
+from meshlab.runs._rundata import RunData, has_measurements
 from meshlab.runs._store import Frames
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
@@ -386,12 +386,12 @@ def _health(machine: Cluster | None, why_none: str) -> _Finding:
 
 
 def _wait(run: Run) -> None:
-    """Wait for a run. At an interrupt, stop it after its step, or at the next interrupt immediately."""
+    """Wait for a run. At an interrupt, stop it after its step, or immediately at the next one or before a step ends."""
     try:
         run.wait()
     except KeyboardInterrupt:
         try:
-            run.cancel()
+            run.cancel(now=not has_measurements(run))
             with suppress(MeshlabError):
                 run.wait(progress=False)
         except KeyboardInterrupt:

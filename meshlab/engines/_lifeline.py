@@ -34,11 +34,17 @@ BACKEND = "MESHLAB_BACKEND"
 CONNECTION = "MESHLAB_CONNECTION"
 """The environment variable with the path of the file in which the controller writes its addresses."""
 
+RANK = "MESHLAB_RANK"
+"""The environment variable with the number of a rank, which its shell has set."""
+
 EXITS = "MESHLAB_EXITS"
 """The environment variable with the path of the file in which exits of ranks are recorded."""
 
-WITHOUT_SHELL = -1
-"""The exit code that a rank records itself, if the shell that would record it was killed."""
+PROCESSES = "MESHLAB_PROCESSES"
+"""The environment variable with the path of the file in which shells of ranks record themselves."""
+
+WITHOUT_SHELL, WITHOUT_SHELLS = -1, -2
+"""The exit codes that a rank records itself, if the shell that would record it was killed: alone, or not."""
 
 # Time that the reaper of the client gets before it is considered gone. The controller is the first to start a new one,
 # because it does not depend on the state of a communication library.
@@ -117,7 +123,7 @@ def _guard(role: str, parent: int) -> None:
             # The exit of this rank would have no record, because only its shell writes one. The client takes the first
             # record for the culprit, so this one is written before the rank ends.
             with Path(os.environ[EXITS]).open("a") as file:
-                file.write(f"{parent} {WITHOUT_SHELL}\n")
+                file.write(f"{parent} {_code_without_shell(parent)}\n")
             os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(_GRACE_S[role])
     # The file with O_EXCL elects one process, so that only one reaper starts.
@@ -132,6 +138,28 @@ def _guard(role: str, parent: int) -> None:
         )
     time.sleep(_OTHERS_S)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _code_without_shell(shell: int) -> int:
+    """Return the exit code of a rank whose shell was killed."""
+    # A launcher that gets SIGTERM passes it on to all shells at once, which end when the kernel schedules them. If one
+    # shell has ended, it needs some milliseconds to end the others.
+    with contextlib.suppress(OSError, ValueError):
+        shells = [int(line.split()[0]) for line in Path(os.environ[PROCESSES]).read_text().splitlines()]
+        if any(map(_is_ending, set(shells) - {shell})):
+            return WITHOUT_SHELLS
+    return WITHOUT_SHELL
+
+
+def _is_ending(pid: int) -> bool:
+    """Return whether a process has ended, or will as soon as the kernel schedules it."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return True
+    fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    deadly = 1 << signal.SIGTERM - 1 | 1 << signal.SIGKILL - 1
+    return fields["State"][0] in "ZX" or any(int(fields[name], 16) & deadly for name in ("SigPnd", "ShdPnd"))
 
 
 def _opened(pid: int) -> int:

@@ -30,7 +30,7 @@ from meshlab.comm._agreement import Checks
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._controller import Controller
 from meshlab.engines._interrupts import interrupts_kept
-from meshlab.engines._lifeline import BACKEND, CONNECTION, REAPER, WITHOUT_SHELL, command
+from meshlab.engines._lifeline import BACKEND, CONNECTION, REAPER, WITHOUT_SHELL, WITHOUT_SHELLS, command
 from meshlab.engines._parts import STOPPED, Parts, is_stopped, status_of
 from meshlab.engines._processes import ProcessSet
 from meshlab.engines._reaper import (
@@ -45,7 +45,7 @@ from meshlab.engines._reaper import (
 )
 from meshlab.engines._records import LAUNCHER_SHELL, RANK_SHELL, RankRecords, how_recorded
 from meshlab.engines._rounds import RankExit, RankInfo, WorkerConfig, how_exited, without_banner
-from meshlab.engines._worker import make_unique_id
+from meshlab.engines._worker import launched_rank, make_unique_id
 
 # The environment of every process of one set of engines contains _SET, so that `kill` can stop the set and keep the
 # controller. That of every process of a run contains RUN.
@@ -225,11 +225,12 @@ class LaunchedSet(ProcessSet):
         positions = self._share_positions(self._folder / f"calls-{self._n_starts}")
         CallBoard.create_file(self._board_file, self.size)
         with self._reaper.starting():
-            self._launch_engines(self.size - len(survivors), deadline)
+            kept = [rank for rank, engine in enumerate(self._engine_ids) if engine in survivors]
+            self._launch_engines([rank for rank in range(self.size) if rank not in kept], deadline)
             if self._client is None:
                 assert self._controller is not None
                 self._client = self._controller.connect(deadline, self._check_start)
-            engines = self._engines_by_rank(survivors, self._wait_for_engines(deadline))
+            engines = self._ordered(self._wait_for_engines(deadline), deadline)
             left_s = max(1.0, deadline - time.monotonic())
             infos = self._open_ranks(self._worker_configs(engines, positions, deadline), left_s)
             self._check_start()
@@ -261,13 +262,17 @@ class LaunchedSet(ProcessSet):
     def _living_engines(self) -> list[int]:
         return [engine for engine, uuid in self._uuids().items() if uuid not in self._killed]
 
-    def _engines_by_rank(self, survivors: Sequence[int], engines: Sequence[int]) -> list[int]:
-        """Return the engines in rank order. A surviving engine keeps its rank, and with it its GPU."""
-        by_rank = {rank: engine for rank, engine in enumerate(self._engine_ids) if engine in survivors}
-        new = iter([engine for engine in engines if engine not in by_rank.values()])
-        return [by_rank[rank] if rank in by_rank else next(new) for rank in range(self.size)]
+    def _ordered(self, engines: list[int], deadline: float) -> list[int]:
+        """Return the engines in the order of the ranks that their shells have given them. MPI determines it later."""
+        if self._by_mpiexec:
+            return engines
+        asked = [(engine, self._view(engine).apply_async(launched_rank)) for engine in engines]
+        ranks = {
+            engine: self._result_of(f"engine {engine}", result, deadline, "return its rank") for engine, result in asked
+        }
+        return sorted(engines, key=ranks.__getitem__)
 
-    def _launch_engines(self, n: int, deadline: float) -> None:
+    def _launch_engines(self, ranks: Sequence[int], deadline: float) -> None:
         assert self._controller is not None
         shell = [*RANK_SHELL, *command("rank", "ipyparallel.engine")]
         options: dict[str, Any] = {"delay": 0}
@@ -282,7 +287,7 @@ class LaunchedSet(ProcessSet):
             **self._env,
             **self._environment(),
             _SET: self._set_mark,
-            **self._starts[-1].environment(),
+            **self._starts[-1].environment(() if self._by_mpiexec else ranks),
             BACKEND: self.backend,
             CONNECTION: str(self._controller.addresses),
             **self._debug_file(),
@@ -290,7 +295,7 @@ class LaunchedSet(ProcessSet):
         self._parts.clear()
         self._proxies.clear()
         self._launcher = self._controller.start_engines(
-            n,
+            len(ranks),
             f"set-{self._n_starts}",
             deadline,
             self._check_closing,
@@ -313,7 +318,7 @@ class LaunchedSet(ProcessSet):
             return dict.fromkeys(engines, WorkerConfig(self.backend, **files))
         # In a separate call: if the library cannot be loaded, this fails before any rank waits for the others.
         result = self._view(engines[0]).apply_async(make_unique_id, self.backend)
-        unique_id = self._result_of(engines[0], result, deadline, "create the unique id of the ranks")
+        unique_id = self._result_of("rank 0", result, deadline, "create the unique id of the ranks")
         return {
             engine: WorkerConfig(
                 self.backend, size=self.size, rank=rank, device=self._devices[rank], unique_id=unique_id, **files
@@ -357,7 +362,7 @@ class LaunchedSet(ProcessSet):
         # The record of a rank comes a moment after its end, and of several exits the first one is the cause.
         time.sleep(_LINE_S)
         lost = self._starts[-1].lost() or lost
-        if lost.how == how_recorded(WITHOUT_SHELL):
+        if [code for _, code in self._starts[-1].exits()[:1]] == [WITHOUT_SHELLS]:
             lost = self._terminated_launcher() or lost
         log = without_banner(self.log_tail())
         raise EngineError(f"{lost.text} during start-up", hint="start the engines again", log=log)
@@ -420,7 +425,7 @@ class LaunchedSet(ProcessSet):
             for shell, code in records.exits():
                 # In an older file, the other lines are of ranks that were killed before.
                 if shell in ranks or records is self._starts[-1]:
-                    if code == WITHOUT_SHELL and (launcher := self._terminated_launcher()) is not None:
+                    if code == WITHOUT_SHELLS and (launcher := self._terminated_launcher()) is not None:
                         return launcher
                     rank = ranks.get(shell)
                     return RankExit(rank, how_recorded(code), also=self._other_exits(rank))

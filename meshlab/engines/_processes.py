@@ -89,7 +89,9 @@ class ProcessSet(RankSet):
         deadline = time.monotonic() + timeout_s
         by_rank: dict[int, tuple[int, RankInfo]] = {}
         for engine, result in self._as_completed(opened, deadline):
-            info: RankInfo = self._result_of(engine, result, deadline, "open its communicator")
+            rank = configs[engine].rank
+            name = f"engine {engine}" if rank < 0 else f"rank {rank}"
+            info: RankInfo = self._result_of(name, result, deadline, "open its communicator")
             by_rank[info.rank] = (engine, info)
         n = len(configs)
         sizes = {info.world_size for _, info in by_rank.values()}
@@ -114,19 +116,19 @@ class ProcessSet(RankSet):
             for engine in completed or list(pending):
                 yield engine, pending.pop(engine)
 
-    def _result_of(self, engine: int, result: Any, deadline: float, action: str) -> Any:
+    def _result_of(self, name: str, result: Any, deadline: float, action: str) -> Any:
         """Return the result of a call to an engine that is not a rank yet."""
         try:
             while not result.ready():
                 if time.monotonic() > deadline:
-                    raise EngineError(f"engine {engine} did not {action} in time", log=self.log_tail())
+                    raise EngineError(f"{name} did not {action} in time", log=self.log_tail())
                 result.wait(_TICK_S)
                 self._check_start()
             return result.get(timeout=0)
         except EngineError:
             raise
         except Exception as error:
-            raise EngineError(f"engine {engine} could not {action}: {_message(error)}", log=self.log_tail()) from error
+            raise EngineError(f"{name} could not {action}: {_message(error)}", log=self.log_tail()) from error
         finally:
             with contextlib.suppress(RuntimeError):  # the result has not arrived
                 self._client.purge_local_results(result)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
-from meshlab.engines._lifeline import EXITS, WITHOUT_SHELL
+from meshlab.engines._lifeline import EXITS, PROCESSES, WITHOUT_SHELL, WITHOUT_SHELLS
 from meshlab.engines._parts import Parts
 from meshlab.engines._rounds import RankExit, how_exited
 
@@ -16,13 +17,18 @@ _LOG, _TO_LOG = "MESHLAB_LOG", 'exec "$0" "$@" >>"$MESHLAB_LOG" 2>&1'
 
 # A wrapper shell appends "pid exit-code" to EXITS before mpiexec sees the exit and kills the other ranks, so the first
 # line of that file is the culprit. A second shell, which becomes the rank, records the processes and the rank that MPI
-# has given it. The rank's output goes to a separate file, because ipyparallel deletes its log on exit. The shell's own
-# "Killed" is discarded, because it would look like output of the rank.
+# has given it. Without MPI, it takes the first rank whose file it can create. The rank's output goes to a separate
+# file, because ipyparallel deletes its log on exit. The shell's own "Killed" is discarded, because it would look like
+# output of the rank.
 _SHELL = (
     'exec 2>/dev/null; [ -n "$HWLOC_XMLFILE" ] || unset HWLOC_XMLFILE; '
     '/bin/sh -c "$MESHLAB_TO_RANK" "$@"; code=$?; echo "$$ $code" >>"$MESHLAB_EXITS"; exit $code'
 )
-_TO_RANK = 'echo "$PPID $$ ${PMI_RANK:-$OMPI_COMM_WORLD_RANK}" >>"$MESHLAB_PROCESSES"; ' + _TO_LOG
+_TO_RANK = (
+    "export MESHLAB_RANK=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}; set -C; "
+    'for rank in $MESHLAB_RANKS; do true >"$MESHLAB_PROCESSES-$rank" && MESHLAB_RANK=$rank && break; done; '
+    'echo "$PPID $$ $MESHLAB_RANK" >>"$MESHLAB_PROCESSES"; ' + _TO_LOG
+)
 
 LAUNCHER_SHELL = ["/bin/sh", "-c", _TO_LOG]
 """The start of a command whose output goes to the log of the ranks."""
@@ -37,7 +43,7 @@ class RankProcess:
 
     shell: int
     pid: int
-    rank: int | None  # None if the client decides it later
+    rank: int | None  # None if the launcher is of an unknown MPI library
 
     @property
     def name(self) -> str:
@@ -55,12 +61,13 @@ class RankRecords:
         self._watched: set[int] = set()
         self._parts = Parts()
 
-    def environment(self) -> dict[str, str]:
-        """Return the variables that the shells read."""
+    def environment(self, ranks: Iterable[int] = ()) -> dict[str, str]:
+        """Return the variables that the shells read. They share out `ranks`, unless MPI gives each one its own."""
         return {
             EXITS: str(self._exits_file),
             _LOG: str(self.log_file),
-            "MESHLAB_PROCESSES": str(self._processes_file),
+            PROCESSES: str(self._processes_file),
+            "MESHLAB_RANKS": " ".join(map(str, ranks)),
             "MESHLAB_TO_RANK": _TO_RANK,
         }
 
@@ -109,7 +116,7 @@ def _exit_of(process: RankProcess | None, code: int) -> RankExit:
 
 def how_recorded(code: int) -> str:
     """Describe the end of a rank by the code that was recorded."""
-    if code == WITHOUT_SHELL:
+    if code in (WITHOUT_SHELL, WITHOUT_SHELLS):
         return "killed together with the shell that started it"
     return how_exited(128 - code if code > 128 else code)  # a shell adds 128 to the number of a signal
 

@@ -24,6 +24,7 @@ from meshlab.comm._communicator import Communicator
 from meshlab.comm._compositions import with_compositions
 from meshlab.comm._worlds import beside_module, process_module
 from meshlab.engines._call_board import CallBoard
+from meshlab.engines._lifeline import RANK
 from meshlab.engines._positions import CallSummary, Positions
 from meshlab.engines._reaper import RUN, shared_memory_files
 from meshlab.engines._rounds import RankInfo, Reply, WorkerConfig
@@ -212,6 +213,11 @@ _worker: Worker | None = None
 def load_library(backend: str) -> None:
     """Import the library of a backend, which takes longer than all else that a rank imports."""
     process_module(backend).load()
+
+
+def launched_rank() -> int:
+    """Return the rank that the shell of this process has set."""
+    return int(os.environ[RANK])
 
 
 def make_unique_id(backend: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from meshlab.base import _markup as markup
 from meshlab.base._errors import EngineError
 from meshlab.base._units import format_number, format_seconds, format_size
 from meshlab.frames._labels import axis_labels
-from meshlab.frames._schema import numbered_rows
+from meshlab.frames._schema import CALL, LOAD, PAIR, RESULTS, numbered_rows
 from meshlab.plans._options import OPTIONS, option_texts
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from meshlab.runs._rundata import RunData
 
 _MOST_ROWS = 60
+_DISTINCTIONS = ("run_id", "launch", *PAIR, *CALL[1:], *LOAD)  # columns that may tell the rows of results apart
 _SPACE = "\N{FIGURE SPACE}"  # as wide as a digit, so that decimal points align in proportional fonts too
 
 
@@ -79,6 +81,10 @@ class TablePart:
         return any(not math.isnan(cell.of_bound) for row in self.cells for cell in row)
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """Return the table as text. Collectives that do not fit a width are in further tables below."""
         columns = self.columns()
         if not self.sizes:
             lines = [f"{name}  {texts[0].strip()}" for name, _, texts in columns]
@@ -89,8 +95,17 @@ class TablePart:
         for start in range(0, len(columns), each):
             parts = [_justified([unit, *texts]) for _, unit, texts in columns[start : start + each]]
             blocks.append([columns[start][0], *("  ".join(cells) for cells in zip(*parts, strict=True))])
-        lines = ["  ".join(cells).rstrip() for cells in zip(*map(_justified, blocks), strict=True)]
-        return "\n".join([self.title, *lines])
+        sizes, *justified = map(_justified, blocks)
+        rows: list[list[list[str]]] = []
+        left = 0.0
+        for block in justified:
+            if not rows or (width is not None and len(block[0]) + 2 > left):
+                rows.append([sizes])
+                left = math.inf if width is None else width - len(sizes[0])
+            rows[-1].append(block)
+            left -= len(block[0]) + 2
+        texts = ["\n".join("  ".join(cells).rstrip() for cells in zip(*part, strict=True)) for part in rows]
+        return f"{self.title}\n" + "\n\n".join(texts)
 
     def html(self) -> str:
         """Return the table as HTML."""
@@ -112,7 +127,11 @@ class ResultsTable:
     below: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        tables = "\n\n".join(map(str, self.parts)) or "no results"
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """Return the tables as text, with only as many collectives side by side as fit a width."""
+        tables = "\n\n".join(part.text(width) for part in self.parts) or "no results"
         return "\n\n".join(part for part in (self.note, tables, "\n".join(self.below)) if part)
 
     def __repr__(self) -> str:
@@ -204,6 +223,56 @@ def _cells(rows: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], TableCe
         has_modes = bool(modes[middle].any())
         cells[key] = TableCell(time_us, busbw, "ok", share, significant_digits(time_us, low, high), has_modes)
     return cells
+
+
+def short_display(frame: pd.DataFrame) -> tuple[pd.DataFrame, str] | None:
+    """Return the table and the line below it, or None if pandas shows the frame.
+
+    These are frames with other columns than results, and those whose columns pandas is allowed to show all.
+    """
+    import pandas as pd
+
+    most = pd.get_option("display.max_columns")
+    if most is None or most >= len(frame.columns) or list(frame.columns) != [column.name for column in RESULTS]:
+        return None
+    with contextlib.suppress(Exception):  # a user may have put anything into these columns
+        short = _short_frame(frame)
+        return short, _note(frame, short)
+    return None
+
+
+def _short_frame(results: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of results that matter, with as many digits as the interval of the time leaves."""
+    import pandas as pd
+
+    names = ["axis", "group", "collective"]
+    names += [name for name in _DISTINCTIONS if results[name].nunique(dropna=False) > 1]
+    values = results[["time_us", "time_us_lo", "time_us_hi", "busbw_gbs"]].to_numpy("float64", na_value=math.nan)
+    digits = [significant_digits(time_us, low, high) for time_us, low, high, _ in values]
+    return pd.DataFrame(
+        {
+            **{name: results[name] for name in names},
+            "size": ["–" if size is pd.NA else format_size(size) for size in results["size_bytes"]],
+            "time_us": [format_number(row[0], n) for row, n in zip(values, digits, strict=True)],
+            "95 % interval": [_interval_text(low, high) for _, low, high, _ in values],
+            "busbw_gbs": [format_number(row[3], n) for row, n in zip(values, digits, strict=True)],
+            "n_wrong": results["n_wrong"],
+            "status": results["status"],
+        },
+        index=results.index,
+    )
+
+
+def _interval_text(low: float, high: float) -> str:
+    return "–" if math.isnan(low) else f"{format_number(low)} – {format_number(high)}"
+
+
+def _note(frame: pd.DataFrame, short: pd.DataFrame) -> str:
+    rows = f"{len(frame):,} row{'s' * (len(frame) != 1)} with {len(frame.columns)} columns"
+    return (
+        f"{rows}, of which {len(short.columns)} are shown: select others by name, or show all with "
+        "pd.set_option('display.max_columns', None). ml.describe() explains them."
+    )
 
 
 def significant_digits(value: float, low: float, high: float) -> int:

@@ -17,3 +17,4 @@ from ._style import figure_png as figure_png
 from ._style import figure_svg as figure_svg
 from ._style import group_colors as group_colors
 from ._tuning import tuning as tuning
+from ._visibility import visibility as visibility

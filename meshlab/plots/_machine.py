@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -11,7 +11,6 @@ import numpy as np
 from meshlab.base._errors import TopologyError
 from meshlab.base._units import SEPARATOR, format_size, format_time_us
 from meshlab.mesh._mesh import MeshLike
-from meshlab.plots._failed import draw_failed
 from meshlab.plots._painter import POINTS, PX, Painter, Window, rounded, text_pixels
 from meshlab.plots._style import axes_size, new_figure, reserve, set_height, set_title, wrap_words
 from meshlab.plots._theme import N_GROUPS, Theme, current_theme
@@ -120,16 +119,14 @@ def topology_figure(
     axis: str | Sequence[str] | None = None,
     group: int | str | None = None,
     width: float = _WIDTH,
-    failed: Iterable[Mapping[str, Any]] = (),
     **call: Unpack[LoadArguments],
 ) -> Figure:
-    """Draw the picture of `topology` on a new figure without pyplot, as high as the machine needs, and cross parts."""
+    """Draw the picture of `topology` on a new figure without pyplot, as high as the machine needs."""
     from matplotlib.figure import Figure
 
     prepared = _prepare(make_view(mesh, cluster, axis), group, "auto", call)
     ax, place = _new_axes(prepared, Figure, width - 2 * _SIDE, narrow=width - 2 * _SIDE)
-    painter = _draw(ax, prepared, place, "auto", "all")
-    draw_failed(painter, failed)
+    _draw(ax, prepared, place, "auto", "all")
     figure: Figure = ax.get_figure(root=True)  # type: ignore[assignment]
     return figure
 
@@ -176,13 +173,11 @@ def _room_in(ax: Axes, prepared: _Prepared) -> _Room:
     return _Room(fit(prepared.view.scene, width, room), width, room, height)
 
 
-def _draw(ax: Axes, prepared: _Prepared, place: _Room, level: int | str, focus: str) -> Painter:
+def _draw(ax: Axes, prepared: _Prepared, place: _Room, level: int | str, focus: str) -> None:
     window = _window(prepared.view, place.chosen, place.width, place.room, level, focus)
-    painter = Painter(ax, prepared.view, prepared.theme, prepared.loads, window, prepared.picked)
-    painter.draw()
+    Painter(ax, prepared.view, prepared.theme, prepared.loads, window, prepared.picked).draw()
     _draw_legend(ax, prepared, window, place.width, place.room)
     ax.set(xlim=(window.x, window.x + place.width), ylim=(window.y + place.height, window.y))
-    return painter
 
 
 def _window(view: View, chosen: Fit, width: float, height: float, level: int | str, focus: str) -> Window:

@@ -28,7 +28,7 @@ POINTS = 9.0  # font size in points, 12 pixels
 _MOST_VECTORS = 4096  # devices; more are drawn as one image
 _VEIL = 0.62
 _USED_BAR = 0.25  # share of the background in the colour of an NVLink bar in use
-_BASE, _CELLS, _TEXT, _SHADE, _ROUTE, _LIT, ON_TOP = 1, 2, 3, 5, 6, 7, 8  # orders of drawing
+_BASE, _CELLS, _TEXT, _SHADE, _ROUTE, _LIT, _TOP = 1, 2, 3, 5, 6, 7, 8  # orders of drawing
 
 
 @dataclass(frozen=True, slots=True)
@@ -698,7 +698,7 @@ class Painter:
         if is_known:
             self.boxes(drawn.leaf[picked_route.leaves], theme.accent, radius=2, order=_LIT)
             for k in picked_route.leaves.tolist():
-                self._name_leaf(k, theme.text_on(theme.accent), bold=True, order=ON_TOP)
+                self._name_leaf(k, theme.text_on(theme.accent), bold=True, order=_TOP)
         else:
             self.boxes(drawn.leaf[picked_route.leaves], None, theme.accent, radius=3, dashed=True, line=2, order=_LIT)
         if len(drawn.nic):
@@ -707,7 +707,7 @@ class Painter:
             link = self.link("nic")
             for number in [] if scene.is_rack else picked_route.nics.tolist():
                 count = 0 if link is None else int(link.groups[number])
-                self._name_nic(count, drawn.nic[number].tolist(), theme.text_on(color), order=ON_TOP)
+                self._name_nic(count, drawn.nic[number].tolist(), theme.text_on(color), order=_TOP)
         color = theme.groups[picked % N_GROUPS]
         box = self._cell_boxes()[devices]
         if drawn.detail == 0:
@@ -715,7 +715,7 @@ class Painter:
             box = np.column_stack([box[:, :2] - grow / 2, box[:, 2:] + grow])
         self.boxes(box, color, paper if drawn.detail else None, radius=3 if drawn.detail else 0, order=_LIT)
         for device, place in zip(devices.tolist(), box.tolist(), strict=True):
-            self._name_device(device, place, theme.text_on(color), ON_TOP)
+            self._name_device(device, place, theme.text_on(color), _TOP)
 
     @cached_property
     def _lit(self) -> Ints:

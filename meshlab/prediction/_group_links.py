@@ -345,6 +345,7 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
     inner = np.where(has_inner, inner, np.inf)
     _check_known(rank_map, groups, np.isnan(inner), f"{name}the bandwidth between the devices of", "link words")
     hosts_per_domain = np.where(joined, hosts // domains, 1)
+    _check_path(rank_map, groups, leaves & ((crossings.node_gbs == 0) | (crossings.uplink_gbs == 0)), name)
     nic_gbs = np.where(leaves, lowest("nic_gbs"), np.nan)
     network = np.where(leaves, crossings.node_gbs * hosts_per_domain, np.nan)
     _check_known(rank_map, groups, leaves & np.isnan(network + nic_gbs), f"{name}the bandwidth of the NICs of", "NICs")
@@ -355,9 +356,9 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
     network = np.where(leaves, np.minimum(network, fewest * pcie_gbs), np.nan)
     uplink_ranks = np.ones(count, dtype=np.int32)
     # Levels become wider, so the widest oversubscribed one that the group crosses counts.
-    for level, tier in enumerate(cluster.levels, len(INNER_LEVELS)):
+    for level in range(len(INNER_LEVELS), len(rank_map.domains)):
         below = crossings.domains[level - 1]
-        if tier.taper > 1:
+        if uplink_gbs(rank_map, level - 1) is not None:
             uplink_ranks = np.where(below > 1, -(-n // below), uplink_ranks)
     extra = np.array(
         [0.0] * len(INNER_LEVELS) + [max(0.0, (level.latency_us or 0.0) - _HOP_US) for level in cluster.levels]
@@ -395,13 +396,15 @@ def _uplinks_gbs(rank_map: RankMap, groups: Ints, crossings: Crossings, algorith
     if np.isinf(crossings.uplink_gbs).all() or (algorithm == "pat" and not is_single):
         return np.full(count, np.inf)
     flows = flows_of(rank_map, groups, algorithm, collective, 1.0)
-    for index, network in enumerate(rank_map.cluster.levels[1:], len(INNER_LEVELS)):
-        if network.taper == 1:
+    for index in range(len(INNER_LEVELS), len(rank_map.domains) - 1):
+        rates = uplink_gbs(rank_map, index)
+        if rates is None:
             continue
-        time = flows.uplink_bytes(rank_map, index) * network.taper / uplink_gbs(rank_map, index)
+        time = flows.uplink_bytes(rank_map, index) / rates.gbs
         for rank, group, level, _ in flows.outside:
             leaves = level > index
-            np.maximum.at(longest, group[leaves], time[rank_map.domains[index][rank[leaves]]])
+            link, place, _ = rank_map.switches_of(index, rank[leaves])
+            np.maximum.at(longest, group[leaves][place], time[link])
     with np.errstate(divide="ignore"):
         return 1 / longest
 
@@ -433,6 +436,17 @@ def _exchange_gbs(rank_map: RankMap, groups: Ints, domains: Ints, per_domain: In
             np.maximum.at(time, of_set, of_nic)
         slowest = np.minimum(1 / time[nic_set].max(axis=1), pcie_gbs / away.max(axis=1))
     return np.where(leaves, slowest, np.nan)
+
+
+def _check_path(rank_map: RankMap, groups: Ints, is_cut: Bools, name: str) -> None:
+    """Raise if failed parts leave a group no path."""
+    if is_cut.any():
+        hosts = rank_map.cluster.names
+        first = hosts[int(rank_map.node[groups[int(is_cut.argmax()), 0]])]
+        raise TopologyError(
+            f"{name}no path joins the ranks of a group on {first} and on other hosts, because of failed parts",
+            hint=f"restore one of {', '.join(rank_map.cluster.failed[:4])}",
+        )
 
 
 def _check_known(rank_map: RankMap, groups: Ints, unknown: Bools, what: str, needed: str) -> None:
@@ -547,6 +561,8 @@ class _Nested:
         # size and the stride alone describes them: unlike hosts, links, racks or NICs, and oversubscribed networks.
         latencies = {level.latency_us for level in cluster.levels}
         if len(cluster.templates) > 1 or any(level.taper != 1 for level in cluster.levels) or len(latencies) > 1:
+            return None
+        if any(level.uplink_share is not None for level in cluster.levels):
             return None
         node = cluster.templates[0]
         g = len(node.devices)

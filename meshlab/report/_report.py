@@ -123,7 +123,7 @@ class Report:
     stages : Stages, optional
         The stages of an acceptance, which come first.
     title : str, optional
-        The headline. By default it names the mesh.
+        The headline. By default it has the name of the run, if there is one, and the mesh.
     redact : bool, default False
         If True, write hashes instead of names, addresses and secrets in the whole report: in the run, the cluster, the
         tuning, the baseline, the thresholds and the title, see `RunData.redacted`. Needs a run, its folder, or a
@@ -220,7 +220,7 @@ class Report:
             self._compare(earlier)
         calibration = None if data is None else data.calibration
         self.expected = expectations(self.results, self.cluster, mesh=self.mesh, calibration=calibration)
-        self.title = visible(title or (f"Collectives on {self.mesh}" if self.mesh is not None else "Collectives"))
+        self.title = visible(title or _title_of(data, self.mesh))
         self._state = "" if data is None else data.state
         self._elapsed_s = 0.0 if data is None else data.progress.elapsed_s
         self._devices = None if data is None else data.devices
@@ -483,7 +483,7 @@ class Report:
 
     def _describe(self, data: RunData | None) -> Facts:
         """Describe the run for the section about the method."""
-        facts = []
+        facts = [("Notes", " ".join(data.notes.split()))] if data is not None and data.notes else []
         if data is not None and self.stages is None:  # an acceptance has several plans
             facts.append(("Plan", str(data.plan)))
         if self.mesh is not None:
@@ -557,6 +557,12 @@ def frame_bytes(frame: pd.DataFrame, write: Callable[[pd.DataFrame, Path], None]
         path = Path(folder) / "frame"
         write(frame, path)
         return path.read_bytes()
+
+
+def _title_of(data: RunData | None, mesh: DeviceMesh | None) -> str:
+    """Return the default title of a report."""
+    text = "Collectives" if mesh is None else f"Collectives on {mesh}"
+    return text if data is None or not data.name else f"{data.name}: {text[0].lower()}{text[1:]}"
 
 
 def _line(answer: Answer) -> str:

@@ -36,8 +36,8 @@ def list_runs(folder: str | Path) -> pd.DataFrame:
     -------
     pandas.DataFrame
         One row per run, the latest first: ``folder``, ``run_id``, ``state``, ``started_at`` (UTC), ``where``, ``mesh``,
-        ``collectives``, ``n_done`` (finished steps, over all launches), and ``best_gbs``, the largest bus bandwidth in
-        GB/s, NaN without one. At most 500 runs. Other folders are ignored.
+        ``collectives``, ``n_done`` (finished steps, over all launches), ``best_gbs``, the largest bus bandwidth in
+        GB/s, NaN without one, and the ``name`` and ``notes`` of the run. At most 500 runs. Other folders are ignored.
 
     Raises
     ------
@@ -69,7 +69,19 @@ def list_runs(folder: str | Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*_COLUMNS])
 
 
-_COLUMNS = ("folder", "run_id", "state", "started_at", "where", "mesh", "collectives", "n_done", "best_gbs")
+_COLUMNS = (
+    "folder",
+    "run_id",
+    "state",
+    "started_at",
+    "where",
+    "mesh",
+    "collectives",
+    "n_done",
+    "best_gbs",
+    "name",
+    "notes",
+)
 
 
 def summarise_run(run: RunData) -> dict[str, Any]:
@@ -85,6 +97,8 @@ def summarise_run(run: RunData) -> dict[str, Any]:
         "collectives": ", ".join(run.plan.collective),
         "n_done": run.progress.done,
         "best_gbs": float(np.nanmax(best)) if np.isfinite(best).any() else float("nan"),
+        "name": run.name,
+        "notes": run.notes,
     }
 
 
@@ -104,6 +118,7 @@ def _row(path: Path, document: dict[str, Any]) -> dict[str, Any]:
         "mesh": ", ".join(f"{name}={size}" for name, size in document["mesh"]["axes"]),
         "collectives": ", ".join(plan["collective"]),
         "best_gbs": _best_gbs(path),
+        **{name: str(document.get(name, "")) for name in ("name", "notes")},
     }
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from meshlab.base._errors import BenchError, explained_text
 from meshlab.base._folders import check_writable
 from meshlab.runs._journal import Journal
-from meshlab.runs._rundata import RunData
-from meshlab.runs._store import check_free, open_run, run_id_in, save, save_ended
+from meshlab.runs._rundata import RunData, has_measurements
+from meshlab.runs._store import check_free, open_run, relabel, run_id_in, save, save_ended
 
 
 class Recorder:
@@ -53,7 +53,7 @@ class Recorder:
             try:
                 if self._journal is not None:
                     self._append(self._journal)
-                elif self._is_measured():
+                elif has_measurements(self._data):
                     self._open()
                 else:
                     return
@@ -71,7 +71,7 @@ class Recorder:
             try:
                 if self._journal is not None:
                     save_ended(self._data, self.folder)
-                elif self._would_replace() and not self._is_measured():
+                elif self._would_replace() and not has_measurements(self._data):
                     raise BenchError(f"the folder {self.folder} holds a different run, which is kept")
                 else:
                     save(self._data, self.folder, overwrite=self._overwrite)
@@ -82,11 +82,18 @@ class Recorder:
             if self._journal is not None:
                 self._journal.close()
 
+    def relabel(self) -> None:
+        """Write the name and the notes, which may change after the end of the run."""
+        with self._lock:
+            if not self._has_finished:
+                return  # the next update writes them
+            try:
+                relabel(self.folder, self._data.run_id, name=self._data.name, notes=self._data.notes)
+            except Exception as error:
+                self._report(f"the name of the run is not saved: {error}")
+
     def _would_replace(self) -> bool:
         return run_id_in(self.folder) not in (None, self._data.run_id)
-
-    def _is_measured(self) -> bool:
-        return any(row["status"] in ("ok", "wrong") for row in self._data.rows())
 
     def _open(self) -> None:
         data = self._data
@@ -115,6 +122,7 @@ class Recorder:
             facts["conditions"] = data.condition_rows[self._n_conditions : n_conditions]
         if not is_described:
             facts |= {"hosts": list(data.hosts), "devices": data.device_rows, "environment": data.environment}
+            facts |= {"name": data.name, "notes": data.notes}
         journal.append(rows, samples, facts)
         self._written = self._written[0] + len(rows), self._written[1] + len(samples)
         self._n_log, self._n_conditions, self._described = n_log, n_conditions, described
@@ -130,4 +138,4 @@ class Recorder:
 
 def _description(data: RunData) -> tuple[Any, ...]:
     """Return the parts of a run that its executor replaces as a whole when they change."""
-    return data.hosts, data.device_rows, data.environment, data.state
+    return data.hosts, data.device_rows, data.environment, data.state, data.name, data.notes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from meshlab.base._errors import MeshlabError
+from meshlab.base._errors import BenchError, MeshlabError
 from meshlab.base._forwarding import implementation
 from meshlab.base._units import format_seconds_range, format_size
 from meshlab.frames._rows import Columns, Row
@@ -90,6 +90,10 @@ class RunData:
         The backend of the engines: nccl, mpi, gloo or threads. Axes of the mesh may have another one.
     where : str
         Label of the measured system, for example "4 ranks · MPI on this CPU".
+    name : str, default ""
+        A name for people, such as "before the update".
+    notes : str, default ""
+        What is worth knowing about the run.
     state : {"running", "paused", "done", "cancelled", "failed", "interrupted"}, default "running"
         The state of the run. It is interrupted if its process ended before the run did.
     error : MeshlabError, optional
@@ -134,6 +138,8 @@ class RunData:
         run_id: str,
         source: str,
         where: str,
+        name: str = "",
+        notes: str = "",
         state: State = "running",
         error: MeshlabError | None = None,
         started_at: str | None = None,
@@ -154,6 +160,7 @@ class RunData:
         self.run_id = run_id
         self.source = source
         self.where = where
+        self._name, self._notes = _label(name, "name"), _label(notes, "notes")
         self.state: State = state
         self.error = error
         self.started_at = started_at or datetime.now(UTC).isoformat(timespec="seconds")
@@ -186,6 +193,42 @@ class RunData:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.RLock())
+
+    @property
+    def name(self) -> str:
+        """The name of the run for people, in lists, comparisons and the title of its report. Settable.
+
+        It is saved with the run. A run that `bench` has written to a folder is renamed in the folder too.
+
+        Examples
+        --------
+        >>> import tempfile, meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     results = (run := ml.bench(engines, sizes="1K")).wait()
+        >>> run.name, run.notes = "before the update", "node3 excluded"
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ml.Run.load(run.save(folder)).name
+        'before the update'
+        """
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = _label(name, "name")
+        self._relabelled()
+
+    @property
+    def notes(self) -> str:
+        """What is worth knowing about the run, in its own lines. Settable, and saved with the run."""
+        return self._notes
+
+    @notes.setter
+    def notes(self, notes: str) -> None:
+        self._notes = _label(notes, "notes")
+        self._relabelled()
+
+    def _relabelled(self) -> None:
+        """Write the new name or notes to the folder that the run is recorded in. This one has none."""
 
     # -- growing -------------------------------------------------------------------------------------------------------
 
@@ -541,7 +584,8 @@ class RunData:
     def __repr__(self) -> str:
         progress = f"{self.progress.done} of {self.progress.total} steps"
         wrong = ", with WRONG results" if self.alert else ""
-        return f"<{type(self).__name__} {self.run_id}: {self.state}, {progress}, {self.where}{wrong}>"
+        name = f" {self.name!r}" if self.name else ""
+        return f"<{type(self).__name__} {self.run_id}{name}: {self.state}, {progress}, {self.where}{wrong}>"
 
     def _repr_png_(self) -> bytes | None:
         return implementation(RunData._repr_png_)(self)
@@ -551,6 +595,13 @@ class RunData:
 
     def _figure_html(self) -> str:
         return implementation(RunData._figure_html)(self)
+
+
+def _label(text: str, what: str) -> str:
+    """Return a name in one line, or notes without trailing spaces."""
+    if not isinstance(text, str):
+        raise BenchError(f"{what} must be a text, not {type(text).__name__}")
+    return " ".join(text.split()) if what == "name" else "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
 def results_frame(rows: Sequence[Row], *, fixed: Mapping[str, Any], attrs: Mapping[str, Any]) -> pd.DataFrame:
@@ -576,6 +627,11 @@ def samples_frame(parts: Sequence[Columns], *, fixed: Mapping[str, Any], attrs: 
         frame = conform(pd.DataFrame(data).assign(**fixed), SAMPLES)
     frame.attrs.update(attrs)
     return frame
+
+
+def has_measurements(data: RunData) -> bool:
+    """Return whether any step was measured, rather than skipped or cancelled."""
+    return any(row["status"] in ("ok", "wrong") for row in data.rows())
 
 
 def rows_of_results(results: pd.DataFrame) -> list[Row]:

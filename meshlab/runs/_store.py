@@ -12,14 +12,14 @@ import os
 import secrets
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from meshlab.base._documents import parse_own_json, read_own_json
 from meshlab.base._errors import BenchError, ParseError, explained_text
-from meshlab.base._files import LARGEST_TEXT, is_folder, open_file, read_file, text_of
+from meshlab.base._files import LARGEST_TEXT, is_folder, open_file, read_file, text_of, write_file
 from meshlab.base._folders import digest_of, locate, read_recorded, staged_folder
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._typed_values import typed_fields
@@ -65,6 +65,8 @@ _REPORTS = ("report.html", "report.md", *(f"report-{kind}-*.png" for kind in _FI
 
 _RUN = {
     "run_id": str,
+    "name": str,
+    "notes": str,
     "state": State,
     "error": str | None,
     "started_at": str,
@@ -86,7 +88,7 @@ _RUN = {
 }
 """The fields of run.json, with their types."""
 
-_OPTIONAL = ("calibration", "conditions", "n_rows", "files", "journal")
+_OPTIONAL = ("name", "notes", "calibration", "conditions", "n_rows", "files", "journal")
 
 
 class Frames(NamedTuple):
@@ -285,6 +287,30 @@ def save_ended(run: RunData, folder: Path) -> None:
         pass
 
 
+def relabel(folder: Path, run_id: str, *, name: str, notes: str) -> None:
+    """Write the name and the notes of a run that has ended to its folder."""
+    check_ended(folder)
+    path = folder / _POINTER
+    document = parse_own_json(read_file(path, largest=LARGEST_TEXT).decode(), file=str(path))
+    if not isinstance(document, dict) or document.get("run_id") != run_id:
+        raise BenchError(f"the folder {folder} no longer holds the run {run_id}", hint="list the folder again")
+    text = json.dumps({**document, "name": name, "notes": notes}, indent=1, ensure_ascii=False)
+    write_file(path, text + "\n")
+
+
+def remove(folder: Path, run_id: str) -> None:
+    """Remove a run that has ended from the disk, with its report. Other files in its folder stay, and the folder then."""
+    check_ended(folder)
+    if run_id_in(folder) != run_id:
+        raise BenchError(f"the folder {folder} no longer holds the run {run_id}", hint="list the folder again")
+    (folder / _POINTER).unlink()  # first, because a folder without it holds no run
+    for pattern in (*_FRAMES, _JOURNALS, *_REPORTS):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # there are other files
+        folder.rmdir()
+
+
 @contextmanager
 def _staged_run(
     run: RunData, folder: Path, snapshot: tuple[pd.DataFrame, pd.DataFrame, Any], journal: str | None = None
@@ -314,6 +340,8 @@ def to_document(run: RunData) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "run_id": run.run_id,
+        "name": run.name,
+        "notes": run.notes,
         "state": run.state,
         "error": None if run.error is None else explained_text(run.error),
         "started_at": run.started_at,
@@ -439,7 +467,9 @@ def from_document(
         samples=samples,
         calibration=document.get("calibration"),
         user=str(document.get("user", "")),
-        conditions=document.get("conditions", ()),  # which runs of earlier versions do not have
+        name=document.get("name", ""),  # which runs of earlier versions do not have
+        notes=document.get("notes", ""),
+        conditions=document.get("conditions", ()),
         **{name: document[name] for name in names},
     )
 

@@ -9,10 +9,21 @@ import numpy as np
 
 from meshlab.base._errors import TopologyError
 from meshlab.mesh._axes import short
+from meshlab.topology._parts import with_parts
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node, Words
-from meshlab.topology.model._levels import HOP_US, MOST_NODES, MOST_RAILS, Ints, check_taper, regular_levels
+from meshlab.topology.model._levels import (
+    HOP_US,
+    MOST_NODES,
+    MOST_RAILS,
+    Ints,
+    Level,
+    check_taper,
+    rails_for,
+    regular_levels,
+)
 from meshlab.topology.model._links import UNKNOWN, Distance, distances
+from meshlab.topology.model._rails import with_fixed_rails
 
 _MOST_ENDS = 64
 """Limit for the devices and the NICs of one host, because its links are a square matrix."""
@@ -26,8 +37,8 @@ def without_device(cluster: Cluster, device: int) -> Cluster:
     old = cluster.templates[cluster.kinds[node]]
     devices = old.devices[:local] + old.devices[local + 1 :]
     p2p = _without_index(old.p2p, local) if old.p2p else ()
-    new = replace(old, devices=devices, words=_without_index(old.words, local), p2p=p2p)
-    return _with_node(cluster, node, new)
+    new = replace(wired(cluster, old), devices=devices, words=_without_index(old.words, local), p2p=p2p)
+    return with_failure(cluster, _with_node(cluster, node, new), f"{cluster.names[node]}/{old.ends[local]}")
 
 
 def without_link(cluster: Cluster, device: int, other: int | None = None) -> Cluster:
@@ -50,21 +61,30 @@ def without_link(cluster: Cluster, device: int, other: int | None = None) -> Clu
             )
         partners = [partner]
     pairs = [{local, partner} for partner in partners]
-    return _with_node(cluster, node, _without_nvlink(old, lambda i, j: {i, j} in pairs))
+    changed = _with_node(cluster, node, _without_nvlink(old, lambda i, j: {i, j} in pairs))
+    ends = f"{old.ends[local]}/NVLink" if other is None else f"{old.ends[local]}-{old.ends[partners[0]]}"
+    return with_failure(cluster, changed, f"{cluster.names[node]}/{ends}")
 
 
 def without_nic(cluster: Cluster, node: int | str, nic: int | str) -> Cluster:
     """Return the cluster without one NIC, see `Cluster.without_nic`."""
+    index, number = nic_index(cluster, node, nic)
+    old = wired(cluster, cluster.templates[cluster.kinds[index]])
+    nics = old.nics[:number] + old.nics[number + 1 :]
+    words = _without_index(old.words, len(old.devices) + number)
+    changed = _with_node(cluster, index, replace(old, nics=nics, words=words, lost_nics=not nics))
+    return with_failure(cluster, changed, f"{cluster.names[index]}/{old.nics[number].name}")
+
+
+def nic_index(cluster: Cluster, node: int | str, nic: int | str) -> tuple[int, int]:
+    """Return the index of a host, and that of a NIC in it."""
     index = cluster.node_index(node)
-    old = cluster.templates[cluster.kinds[index]]
-    names = [port.name for port in old.nics]
+    names = [port.name for port in cluster.templates[cluster.kinds[index]].nics]
     number = names.index(nic) if isinstance(nic, str) and nic in names else nic
     if not isinstance(number, int | np.integer) or not 0 <= number < len(names):
         hint = f"choose one of {', '.join(names)}" if names else "choose a host with NICs"
         raise TopologyError(f"{cluster.names[index]} has no NIC {nic!r}", hint=hint)
-    nics = old.nics[:number] + old.nics[number + 1 :]
-    words = _without_index(old.words, len(old.devices) + number)
-    return _with_node(cluster, index, replace(old, nics=nics, words=words))
+    return index, int(number)
 
 
 def without_node(cluster: Cluster, *nodes: int | str, keep_place: bool = False) -> Cluster:
@@ -78,14 +98,18 @@ def without_node(cluster: Cluster, *nodes: int | str, keep_place: bool = False) 
             raise TopologyError("cannot remove the devices of all hosts", hint="keep at least one device")
         for index in np.flatnonzero(gone).tolist():
             old = cluster.templates[cluster.kinds[index]]
-            cluster = _with_node(cluster, index, replace(old, devices=(), nics=(), words=(), p2p=()))
+            changed = _with_node(cluster, index, replace(old, devices=(), nics=(), words=(), p2p=()))
+            cluster = with_failure(cluster, changed, cluster.names[index])
         return cluster
     if not rest.size:
         raise TopologyError("cannot remove all hosts", hint="keep at least one host")
     numbers, kinds = np.unique(cluster.kinds[rest], return_inverse=True)
     racks = cluster.nvlink_of_node
+    hosts = {cluster.names[index] for index in np.flatnonzero(gone).tolist()}
     return replace(
         cluster,
+        intact=None if cluster.intact is None else without_node(cluster.intact, *np.flatnonzero(gone).tolist()),
+        failed=tuple(name for name in cluster.failed if name.partition("/")[0] not in hosts),
         templates=tuple(cluster.templates[k] for k in numbers),
         kinds=kinds.astype(np.int32),
         names=tuple(cluster.names[index] for index in rest.tolist()),
@@ -99,8 +123,12 @@ def with_devices(cluster: Cluster, devices: int | None = None, nics: int | None 
     for name, value, least in (("devices", devices, 1), ("nics", nics, 0)):
         if value is not None and (not isinstance(value, int | np.integer) or not least <= value <= _MOST_ENDS):
             raise TopologyError(f"{name} must be an integer from {least} to {_MOST_ENDS}, not {short(value)}")
+    if cluster.intact is not None:
+        return with_parts(with_devices(cluster.intact, devices, nics), cluster.failed)
     templates = tuple(_with_ends(template, devices, nics) for template in cluster.templates)
-    return replace(cluster, templates=templates)
+    before, after = (max((len(host.nics) for host in hosts), default=0) for hosts in (cluster.templates, templates))
+    levels = tuple(replace(level, rails=rails_for(level.rails, before, after)) for level in cluster.levels)
+    return replace(cluster, templates=templates, levels=levels)
 
 
 def with_network(
@@ -113,6 +141,9 @@ def with_network(
         if not isinstance(value, int | np.integer) or not least <= value <= most:
             raise TopologyError(f"{name} must be an integer from {least} to {most:,}, not {short(value)}")
     check_taper(taper)
+    if cluster.intact is not None:
+        intact = with_network(cluster.intact, nodes_per_leaf, rails=rails, nodes_per_pod=nodes_per_pod, taper=taper)
+        return with_parts(intact, cluster.failed)
     latency_us = cluster.levels[0].latency_us if cluster.levels else HOP_US
     levels = regular_levels(cluster.n_nodes, nodes_per_leaf, rails, nodes_per_pod, taper, latency_us)
     return replace(cluster, levels=levels)
@@ -137,9 +168,18 @@ def with_nodes(cluster: Cluster, count: int, like: int | str = 0) -> Cluster:
         cluster,
         kinds=kinds,
         names=(*cluster.names, *names),
-        levels=tuple(replace(level, of_node=_continued(level.of_node, count)) for level in cluster.levels),
+        levels=tuple(_with_hosts(level, count) for level in cluster.levels),
         nvlink_of_node=None if racks is None else _continued(racks, count),
+        intact=None if cluster.intact is None else with_nodes(cluster.intact, count, like),
     )
+
+
+def _with_hosts(level: Level, count: int) -> Level:
+    longer = replace(level, of_node=_continued(level.of_node, count))
+    if level.uplink_share is None:
+        return longer
+    share = np.append(level.uplink_share, np.ones(longer.n_switches - level.n_switches))
+    return replace(longer, uplink_share=share)
 
 
 def with_nvlink_domain(cluster: Cluster, size: int) -> Cluster:
@@ -156,13 +196,14 @@ def with_nvlink_domain(cluster: Cluster, size: int) -> Cluster:
             f"size must be a divisor or a multiple of {width}, the number of devices of a host, not {size!r}",
             hint=f"pass {width} for domains that end at the host",
         )
+    intact = None if cluster.intact is None else with_nvlink_domain(cluster.intact, size)
     if size >= width:
         hosts_per_rack = min(size // width, max(cluster.n_nodes, 1))  # a size may exceed the integers of numpy
         racks = np.arange(cluster.n_nodes, dtype=np.int32) // hosts_per_rack
-        return replace(cluster, nvlink_of_node=racks if size > width else None)
+        return replace(cluster, nvlink_of_node=racks if size > width else None, intact=intact)
     # Domains inside a host also remove the domains between hosts.
     templates = tuple(_without_nvlink(template, lambda i, j: i // size != j // size) for template in cluster.templates)
-    return replace(cluster, templates=templates, nvlink_of_node=None)
+    return replace(cluster, templates=templates, nvlink_of_node=None, intact=intact)
 
 
 def with_taper(cluster: Cluster, /, taper: float | None = None, level: str | None = None, **taper_of: float) -> Cluster:
@@ -181,7 +222,8 @@ def with_taper(cluster: Cluster, /, taper: float | None = None, level: str | Non
             raise TopologyError(f"unknown network level {name!r}", hint=f"choose one of {', '.join(names)}")
         check_taper(value)
     levels = (replace(network, taper=taper_of.get(network.name, network.taper)) for network in cluster.levels)
-    return replace(cluster, levels=tuple(levels))
+    intact = None if cluster.intact is None else with_taper(cluster.intact, None, None, **taper_of)
+    return replace(cluster, levels=tuple(levels), intact=intact)
 
 
 def _with_ends(node: Node, devices: int | None, nics: int | None) -> Node:
@@ -220,7 +262,7 @@ def _with_ends(node: Node, devices: int | None, nics: int | None) -> Node:
     if targets[1] != counts[1]:
         of = blocks[targets[0] :]
         new_nics = tuple(
-            replace(new_nics[old - counts[0]], name=f"NIC{j}", bus_id=None) for j, (old, *_) in enumerate(of)
+            replace(new_nics[old - counts[0]], name=f"NIC{j}", bus_id=None, rail=None) for j, (old, *_) in enumerate(of)
         )
     words = tuple(tuple(word(i, j) for j in ends) for i in ends)
     return replace(node, devices=new_devices, nics=new_nics, words=words, p2p=())
@@ -241,6 +283,17 @@ def _without_nvlink(node: Node, is_lost: Callable[[int, int], bool]) -> Node:
 
     size = range(len(node.words))
     return replace(node, words=tuple(tuple(word(i, j) for j in size) for i in size))
+
+
+def wired(cluster: Cluster, node: Node) -> Node:
+    """Return the host whose NICs stay on their rails if a part of it fails."""
+    return with_fixed_rails(node, max((level.rails for level in cluster.levels), default=1))
+
+
+def with_failure(before: Cluster, after: Cluster, name: str) -> Cluster:
+    """Return the cluster with the failed part in its list, without the parts of this part."""
+    others = tuple(part for part in before.failed if not part.startswith(f"{name}/"))
+    return replace(after, failed=(*others, name), intact=before.intact or before)
 
 
 def _with_node(cluster: Cluster, index: int, node: Node) -> Cluster:

@@ -37,6 +37,11 @@ def act(design: Design, action: str, content: Content, total: int | None) -> tup
     return result if isinstance(result, tuple) else (result, "")
 
 
+def field_of(content: Content) -> str:
+    """Return the name of the field that an edit comes from."""
+    return str(content.get("where", content.get("action", "")))
+
+
 def problem_of(design: Design, error: MeshlabError, content: Content) -> dict[str, Any]:
     """Return the content of a field with an invalid edit: the reason, and valid values near it."""
     options: list[tuple[str, dict[str, Any]]] = []
@@ -51,7 +56,8 @@ def problem_of(design: Design, error: MeshlabError, content: Content) -> dict[st
             for value in design.machine.nearest(dial, target)
         ]
     return {
-        "where": str(content.get("where", content.get("action", ""))),
+        "where": field_of(content),
+        "edit": int(content.get("edit", 0)),
         "text": _sentence(error),
         "value": str(content.get("value", content.get("text", ""))),
         "options": [[label, edit] for label, edit in options[: edits.MOST_OPTIONS]],
@@ -208,13 +214,28 @@ def _paste_machine(design: Design, content: Content, total: int | None) -> tuple
     return design.with_machine(machine), note
 
 
+def _parts(content: Content) -> list[str]:
+    """Return the names of the parts of a message: one, or several that change together."""
+    parts = content.get("parts")
+    names = [content.get("part")] if parts is None else list(parts)
+    return [str(name) for name in names if name is not None]
+
+
+def _fail(design: Design, content: Content, total: int | None) -> Design:
+    return design.with_machine(design.present_machine.without(*_parts(content)))
+
+
 def _remove(design: Design, content: Content, total: int | None) -> Design:
-    return design.with_machine(design.present_machine.without(str(content["part"]), is_removed=True))
+    return design.with_machine(design.present_machine.without(*_parts(content), is_removed=True))
 
 
 def _restore(design: Design, content: Content, total: int | None) -> Design:
-    part = content.get("part")
-    return design.with_machine(design.present_machine.restored(None if part is None else str(part)))
+    return design.with_machine(design.present_machine.restored(*_parts(content)))
+
+
+def _rate(design: Design, content: Content, total: int | None) -> Design:
+    rate = str(content["value"]).strip()
+    return design.with_machine(design.present_machine.with_rate(*_parts(content), rate=rate))
 
 
 # -- messages, candidates ----------------------------------------------------------------------------------------------
@@ -289,9 +310,8 @@ ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Des
         "turn": _turn,
         "this_host": _this_host,
         "paste_machine": _paste_machine,
-        "fail": lambda design, content, total: design.with_machine(
-            design.present_machine.without(str(content["part"]))
-        ),
+        "fail": _fail,
+        "rate": _rate,
         "remove": _remove,
         "restore": _restore,
         "message": lambda design, content, total: replace(design, size=_short_size(parse_size(str(content["value"])))),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,9 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshlab.base._errors import TopologyError, did_you_mean
+from meshlab.base._errors import TopologyError
+from meshlab.topology._parts import find_part, with_parts
 from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._levels import rails_for
 from meshlab.topology.model._presets import PRESETS, Preset, as_cluster, preset
+from meshlab.topology.placement._marks import Mark, failed_marks
 from meshlab.topology.placement._scene import Scene, scene_of
 from meshlab.widgets._source import cluster_code, python
 
@@ -44,6 +46,8 @@ DIALS: Mapping[str, Dial] = MappingProxyType(
     }
 )
 
+ONLY_FAIL = ("cable", "switch", "uplink")  # kinds of parts that cannot be removed
+_OF_WHOLE = ("_complete", "scene", "values")  # cached values of a machine that do not depend on the failed parts
 _NETWORK = ("nodes_per_leaf", "rails", "nodes_per_pod", "taper")
 _PRESET = ("nodes", *_NETWORK)
 
@@ -67,6 +71,9 @@ class Machine:
             machine.whole  # noqa: B018 - raises if the preset is unknown
             return machine
         cluster = as_cluster(cluster)  # raises if it is not a cluster
+        if cluster.intact is not None:
+            machine = cls.of(cluster.intact).with_failed(cluster.failed)
+            return machine if machine.cluster == cluster else cls(cluster)
         for name, candidate in PRESETS.items():
             if candidate.title == cluster.title:
                 defaults = _preset_values(candidate)
@@ -123,20 +130,22 @@ class Machine:
         cluster = self._complete
         for name in self.removed:
             cluster = find_part(cluster, name).removed_from(cluster)
-        return cluster
+        return cluster.as_intact()
 
     @cached_property
     def cluster(self) -> Cluster:
         """The cluster without the failed parts."""
-        cluster = self.whole
-        for name in self.failed:
-            cluster = find_part(cluster, name).failed_in(cluster)
-        return cluster
+        return self.whole.with_failed(*self.failed)
 
     @cached_property
     def scene(self) -> Scene:
         """The picture of the cluster with the failed parts."""
         return scene_of(self.whole)
+
+    @cached_property
+    def marks(self) -> list[Mark]:
+        """The marks of the failed parts in the picture."""
+        return failed_marks(self.cluster, self.scene) if self.failed else []
 
     # -- numbers -------------------------------------------------------------------------------------------------------
 
@@ -150,7 +159,10 @@ class Machine:
         devices, racks = values["devices"], 1.0
         if devices and values["nvlink_domain"]:
             racks = values["nvlink_domain"] / devices
+        nics = values["nics"]
         values |= self.dials
+        if "nics" in self.dials and nics and values["rails"]:
+            values["rails"] = rails_for(int(values["rails"]), int(nics), int(self.dials["nics"]))
         if "nvlink_domain" not in self.dials and "devices" in self.dials and values["nvlink_domain"] is not None:
             values["nvlink_domain"] = max(int(racks * self.dials["devices"]), 1)
         return MappingProxyType(values)
@@ -184,6 +196,9 @@ class Machine:
             raise TopologyError(f"a pod of {value:,} hosts is not a multiple of the {leaf:,} hosts per leaf")
         if dial == "devices":
             dials.pop("nvlink_domain", None)
+        nics = self.values["nics"]
+        if dial == "rails" and nics and value > max(nics, 1):
+            raise TopologyError(f"{value:,} rails need as many NICs per host, but a host has {nics:,}")
         defaults = replace(self, dials=MappingProxyType({})).values
         changed = {
             name: number for name, number in dials.items() if number != defaults[name] or name == "nvlink_domain"
@@ -193,7 +208,10 @@ class Machine:
         self._check_size({**self.values, **dials})
         machine = replace(self, dials=MappingProxyType(changed), removed=(), failed=())
         machine.whole  # noqa: B018 - raises if a number is out of range
-        return machine._with_parts(self.removed, self.failed)
+        # A number of a switch means another one in another network.
+        is_same = dial not in _NETWORK[:3] and _rails(machine.whole) == _rails(self.whole)
+        failed = [name for name in self.failed if is_same or find_part(self.whole, name).node >= 0]
+        return machine._with_parts(self.removed, failed)
 
     def _check_size(self, values: Mapping[str, Number | None]) -> None:
         total = int(values["nodes"] or 1) * int(values["devices"] or 1)
@@ -218,6 +236,7 @@ class Machine:
         more = value * 2
         other = {"nodes": "devices", "devices": "nodes"}.get(dial)
         exceeds = other is not None and more * (self.values[other] or 1) > MOST_DEVICES
+        exceeds |= dial == "rails" and more > (self.values["nics"] or more)
         return less, None if exceeds or (dial in ("devices", "nics") and more > 64) else more
 
     def _domain_steps(self, value: int) -> tuple[int | None, int | None]:
@@ -257,41 +276,61 @@ class Machine:
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
-    def without(self, name: str, *, is_removed: bool = False) -> Machine:
-        """Return the machine with a failed or, with `is_removed`, a removed part."""
-        part = find_part(self.cluster, name)  # raises if it does not exist, or has failed
-        others = tuple(name for name in self.failed if name != part.name and not name.startswith(f"{part.name}/"))
-        if is_removed:
-            machine = replace(self, removed=(*self.removed, part.name), failed=others)
-        else:
-            machine = replace(self, failed=(*others, part.name))
+    def without(self, *names: str, is_removed: bool = False) -> Machine:
+        """Return the machine with failed or, with `is_removed`, removed parts."""
+        if not is_removed:
+            return self._failing(self.cluster.with_failed(*names))  # raises if one does not exist, or has failed
+        machine = self
+        for name in names:
+            part = find_part(machine.cluster, name)
+            if part.kind in ONLY_FAIL or part.share:
+                raise TopologyError(f"{part.text} can fail, but cannot be removed")
+            others = tuple(
+                name for name in machine.failed if name != part.name and not name.startswith(f"{part.name}/")
+            )
+            machine = replace(machine, removed=(*machine.removed, part.name), failed=others)
         machine.cluster  # noqa: B018 - raises if nothing is left
         return machine
 
-    def restored(self, name: str | None = None) -> Machine:
-        """Return the machine with a failed part restored, by default with all of them."""
-        if name is not None and name not in self.failed:
-            hint = f"choose one of {', '.join(self.failed)}" if self.failed else "no part has failed"
-            raise TopologyError(f"{name!r} has not failed", hint=hint)
-        return replace(self, failed=() if name is None else tuple(part for part in self.failed if part != name))
+    def with_rate(self, *names: str, rate: str | float) -> Machine:
+        """Return the machine with a lower rate of some parts, or with their full rate."""
+        cluster = self.cluster
+        for name in names:
+            cluster = cluster.with_rate(name, rate)
+        return self._failing(cluster)
+
+    def _failing(self, cluster: Cluster) -> Machine:
+        """Return the machine whose cluster with the failed parts is known."""
+        machine = replace(self, failed=cluster.failed)
+        values = {"whole": self.whole, "cluster": cluster}
+        machine.__dict__.update(values | {name: self.__dict__[name] for name in _OF_WHOLE if name in self.__dict__})
+        return machine
+
+    def restored(self, *names: str) -> Machine:
+        """Return the machine with failed parts restored, by default all of them."""
+        gone = set()
+        for name in names:
+            matches = [part for part in self.failed if name in (part, part.partition("=")[0].partition("*")[0])]
+            if not matches:
+                hint = f"choose one of {', '.join(self.failed)}" if self.failed else "no part has failed"
+                raise TopologyError(f"{name!r} has not failed", hint=hint)
+            gone.update(matches)
+        rest = tuple(part for part in self.failed if part not in gone) if names else ()
+        return self._failing(self.whole.with_failed(*rest))
 
     def with_failed(self, names: Iterable[str]) -> Machine:
         """Return the machine with these parts failed, and no other."""
-        machine = self.restored()
-        for name in names:
-            machine = machine.without(name)
-        return machine
+        return self._failing(self.whole.with_failed(*names))
 
     def _with_parts(self, removed: Iterable[str], failed: Iterable[str]) -> Machine:
         """Return the machine without those of the parts that it has."""
         machine = self
-        for names, is_removed in ((removed, True), (failed, False)):
-            for name in names:
-                try:
-                    machine = machine.without(name, is_removed=is_removed)
-                except TopologyError:
-                    continue
-        return machine
+        for name in removed:
+            try:
+                machine = machine.without(name, is_removed=True)
+            except TopologyError:
+                continue
+        return machine._failing(with_parts(machine.whole, failed))
 
     # -- code ----------------------------------------------------------------------------------------------------------
 
@@ -330,99 +369,17 @@ class Machine:
                 part = find_part(cluster, name)
                 code += part.code(is_failure=is_failure)
                 cluster = part.failed_in(cluster) if is_failure else part.removed_from(cluster)
+            if not is_failure and cluster.failed:
+                code += ".as_intact()"
+                cluster = cluster.as_intact()
         return code
 
 
-class Part(NamedTuple):
-    """A part of a cluster that can fail: a host, a device, a NIC, or the NVLink of a device."""
-
-    name: str  # "node1", "node1/GPU3", "node1/NIC3", "node1/GPU3/NVLink" or "node1/GPU3-GPU5"
-    kind: str
-    node: int
-    host: str
-    number: int = -1
-    other: int | None = None
-    word: str = ""
-
-    @property
-    def text(self) -> str:
-        """The part in words, such as ``"NIC3 of node1"``."""
-        if self.kind == "node":
-            return self.host
-        if self.kind != "link":
-            return f"{self.word} of {self.host}"
-        between = self.word.replace("-", " and ")
-        return (
-            f"NVLink {'between' if self.other is not None else 'of'} {between.removesuffix('/NVLink')} of {self.host}"
-        )
-
-    def removed_from(self, cluster: Cluster) -> Cluster:
-        """Return the cluster without the part."""
-        if self.kind == "node":
-            return cluster.without_node(self.node)
-        if self.kind == "nic":
-            return cluster.without_nic(self.node, self.number)
-        if self.kind == "device":
-            return cluster.without_device(self.number)
-        return cluster.without_link(self.number, self.other)
-
-    def failed_in(self, cluster: Cluster) -> Cluster:
-        """Return the cluster in which the part does not work. A failed host keeps its place."""
-        if self.kind == "node":
-            return cluster.without_node(self.node, keep_place=True)
-        return self.removed_from(cluster)
-
-    def code(self, *, is_failure: bool) -> str:
-        """Return `failed_in` or `removed_from` as code."""
-        if self.kind == "node":
-            return f".without_node({python(self.host)}{', keep_place=True' * is_failure})"
-        if self.kind == "nic":
-            return f".without_nic({python(self.host)}, {python(self.word)})"
-        if self.kind == "device":
-            return f".without_device({self.number})"
-        return f".without_link({self.number}{'' if self.other is None else f', {self.other}'})"
-
-
-_NVLINK = re.compile(r"(\w+\d+)(?:-(\w+\d+)|/NVLink)", re.ASCII)
-
-
-def find_part(cluster: Cluster, name: str) -> Part:
-    """Return the part of a cluster with a name, see `Part`, or raise if the cluster does not have it."""
-    if not isinstance(name, str):
-        raise TopologyError(f"a part must be a name such as 'node1/NIC3', not {name!r}")
-    host, _, rest = name.partition("/")
-    if host not in cluster.names:
-        # A host name may contain a slash.
-        host = next((full for full in cluster.names if f"{name}/".startswith(f"{full}/")), host)
-        rest = name[len(host) + 1 :]
-    if host not in cluster.names:
-        hint = f"write a host, or a part of it such as '{cluster.names[0]}/NIC0'"
-        raise TopologyError(f"unknown part {name!r}{did_you_mean(host, cluster.names[:1000])}", hint=hint)
-    index = cluster.names.index(host)
-    if not rest:
-        if not cluster.templates[cluster.kinds[index]].ends:
-            raise TopologyError(f"{host} has already failed")
-        return Part(name, "node", index, host, word=host)
-    node = cluster.templates[cluster.kinds[index]]
-    ends, devices, first = node.ends, len(node.devices), int(cluster.first_device[index])
-    if rest in ends:
-        at = ends.index(rest)
-        if at < devices:
-            return Part(name, "device", index, host, first + at, word=rest)
-        return Part(name, "nic", index, host, at - devices, word=rest)
-    link = _NVLINK.fullmatch(rest)
-    if link is None or any(device is not None and device not in ends[:devices] for device in link.groups()):
-        raise TopologyError(
-            f"{host} has no part {rest!r}", hint=f"choose one of {', '.join(ends) or 'another host, this one is empty'}"
-        )
-    number, other = (None if device is None else first + ends.index(device) for device in link.groups())
-    assert number is not None
-    part = Part(name, "link", index, host, number, other, rest)
-    part.removed_from(cluster)  # raises without NVLink
-    return part
-
-
 # -- numbers of a cluster ----------------------------------------------------------------------------------------------
+
+
+def _rails(cluster: Cluster) -> list[int]:
+    return [level.rails for level in cluster.levels]
 
 
 def _int(values: Mapping[str, Number], name: str) -> int | None:

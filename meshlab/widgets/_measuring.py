@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import socket
+import sys
 import threading
 import time
 import weakref
@@ -87,6 +88,10 @@ def panel_traits() -> tuple[Any, Any, Any, Any]:
     return engines, bench, runs, monitor
 
 
+# Those that have started engines. A notebook keeps a workbench whose cell was run again, so the next one takes or offers them.
+_with_engines: weakref.WeakSet[Measuring] = weakref.WeakSet()
+
+
 class Measuring:
     """Starts engines and runs for a view, and keeps its traits up to date. All methods can be called on any thread."""
 
@@ -98,6 +103,7 @@ class Measuring:
         self._lock = lock or threading.RLock()
         self._engines: Engines | None = None
         self._is_started_here = False
+        self._cell, self._execution = _running_cell()
         self._doing = ""
         self._problem = ""
         self._run: RunData | None = None
@@ -120,6 +126,10 @@ class Measuring:
         self._history: dict[str, deque[float]] = {}
         self._ticker: threading.Thread | None = None
         self._is_closed = False
+        for other in _owners(self):
+            if self._cell and other._cell == self._cell and other._execution != self._execution:
+                self._take_engines(other)
+                break
         self.show_all()
 
     # -- engines -------------------------------------------------------------------------------------------------------
@@ -134,6 +144,9 @@ class Measuring:
         if engines is not None and not isinstance(engines, Engines):
             raise EngineError(f"engines must be Engines or None, not {type(engines).__name__}", hint="call launch()")
         with self._lock:
+            if self._is_started_here and self._engines is not None and self._engines is not engines:
+                threading.Thread(target=_end, args=(self._engines,), name="meshlab workbench engines").start()
+            _with_engines.discard(self)
             self._engines, self._is_started_here, self._problem = engines, False, ""
             if self._monitor is not None:
                 self._reopen_monitor()
@@ -148,9 +161,28 @@ class Measuring:
             if self._is_closed:
                 engines.close()
                 return
-            self.engines, self._is_started_here = engines, True
+            self._own(engines)
 
         self._in_background(f"starting {n} rank{'s' * (n != 1)}", start)
+
+    def _own(self, engines: Engines) -> None:
+        """Measure with engines that end with this workbench."""
+        with self._lock:
+            self.engines, self._is_started_here = engines, True
+            _with_engines.add(self)
+
+    def _take_engines(self, other: Measuring) -> None:
+        """Take over the engines that another workbench has started, and its run if it has not ended."""
+        with other._lock:
+            engines, run = other._engines, other._run
+            if engines is None or not other._is_started_here:
+                return
+            other._engines, other._is_started_here = None, False
+            _with_engines.discard(other)
+            other.show_all()
+        self._own(engines)
+        if isinstance(run, Run) and not run.has_ended:
+            self.run = run
 
     def restart_engines(self) -> None:
         """Start new ranks in place of the dead ones, in the background."""
@@ -171,11 +203,7 @@ class Measuring:
         if engines is None or not self._is_started_here:
             return
 
-        def close() -> None:
-            engines.close(cancel=True)
-            self.engines = None
-
-        self._in_background("stopping the ranks", close)
+        self._in_background("stopping the ranks", self._end_engines)
 
     def _in_background(self, doing: str, act: Callable[[], None]) -> None:
         """Run a function on a thread, and show its error in the line of the engines."""
@@ -380,7 +408,7 @@ class Measuring:
         engines = self._engines
         if engines is None:
             nothing = {"state": "none", "text": "No engines", "doing": self._doing, "problem": self._problem}
-            choices = _choices(self._view.mesh)
+            choices = [*_offers(self), *_choices(self._view.mesh)]
             self._view._engines = {**nothing, "ranks": [], "more": 0, "choices": choices, "is_own": False}
             return
         state = engines.state
@@ -410,7 +438,7 @@ class Measuring:
             "problem": problem,
             "ranks": ranks,
             "more": max(0, len(engines.ranks) - _MOST_CHIPS),
-            "choices": _choices(self._view.mesh),
+            "choices": [*_offers(self), *_choices(self._view.mesh)],
             "is_own": self._is_started_here,
         }
 
@@ -547,12 +575,14 @@ class Measuring:
                     self.show_all()
         elif kind == "measure.form":
             with self._lock:
-                self._edit = int(message.get("edit", 0))
+                self._edit = max(self._edit, int(message.get("edit", 0)))
                 self._form = _clean_form({**self._form, **dict(message.get("form", {}))})
                 self._show_bench()
         elif kind == "measure.engines":
-            action = message.get("action")
-            if action == "start":
+            action, owner = message.get("action"), message.get("owner")
+            if owner is not None:
+                self._act_on_offer(int(owner), is_end=action == "close")
+            elif action == "start":
                 self.start_engines(max(1, int(message["n"])), str(message["backend"]))
             elif action == "restart":
                 self.restart_engines()
@@ -562,6 +592,21 @@ class Measuring:
             self.open_monitor()
         elif kind == "monitor.close":
             self.close_monitor()
+
+    def _act_on_offer(self, owner: int, *, is_end: bool) -> None:
+        """Take over the engines of another workbench, or end them."""
+        for other in _owners(self):
+            if id(other) == owner:
+                if is_end:
+                    self._in_background("stopping the ranks", lambda: other._end_engines())
+                else:
+                    self._take_engines(other)
+        self.show_all()
+
+    def _end_engines(self) -> None:
+        if self._engines is not None:
+            self._engines.close(cancel=True)
+        self.engines = None
 
     def _receive_run(self, kind: str, message: Mapping[str, Any]) -> None:
         if kind == "run.folder":
@@ -622,6 +667,7 @@ class Measuring:
             if self._follower is not None:
                 self._follower.leave()
         self.close_monitor()
+        _with_engines.discard(self)
         if self._is_started_here and self._engines is not None:
             with suppress(EngineError):
                 self._engines.close(cancel=True)
@@ -629,6 +675,36 @@ class Measuring:
 
 # Collectives that the form does not offer: they need further arguments, or have no size.
 _SPECIAL = frozenset(name for name, row in CATALOG.items() if row.counted or not row.is_measurable)
+
+
+def _running_cell() -> tuple[str, str]:
+    """Return the cell of a notebook that is running, and its execution. Empty elsewhere."""
+    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    request = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    return str(request.get("metadata", {}).get("cellId", "")), str(request.get("header", {}).get("msg_id", ""))
+
+
+def _owners(measuring: Measuring) -> list[Measuring]:
+    """Return the others in this process that have started engines."""
+    others = [other for other in _with_engines if other is not measuring and other._engines is not None]
+    return [other for other in others if other._engines is not None and other._engines.state != "closed"]
+
+
+def _offers(measuring: Measuring) -> list[dict[str, Any]]:
+    """Return the engines of other workbenches as choices."""
+    offers = []
+    for other in _owners(measuring):
+        engines = other._engines
+        if engines is not None:
+            state = {"ready": "idle", "broken": "stopped"}.get(engines.state, engines.state)
+            label = f"{engines.where} of another workbench, {state}"
+            offers.append({"label": label, "n": engines.world_size, "backend": engines.backend, "owner": id(other)})
+    return offers
+
+
+def _end(engines: Engines) -> None:
+    with suppress(EngineError):
+        engines.close(cancel=True)
 
 
 def _clean_form(form: Mapping[str, Any]) -> dict[str, Any]:

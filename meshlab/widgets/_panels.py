@@ -12,11 +12,12 @@ import numpy as np
 from meshlab.base._units import SEPARATOR, format_bandwidth, format_size, format_time_us
 from meshlab.comm._catalog import CATALOG
 from meshlab.mesh._mesh import DeviceMesh
+from meshlab.topology._parts import find_part
 from meshlab.topology.model._presets import PRESETS
 from meshlab.topology.placement._loads import MARKS, Loads
 from meshlab.topology.placement._placement import Placement
 from meshlab.widgets._edits import Design, free_names, pairs_of, pairs_text, rest_axis, step_axis, templates
-from meshlab.widgets._machines import DIALS, Machine, find_part
+from meshlab.widgets._machines import DIALS, Machine
 from meshlab.widgets._prices import Price
 
 if TYPE_CHECKING:
@@ -92,27 +93,6 @@ def machine_panel(machine: Machine) -> dict[str, Any]:
         "dials": dials,
         "failed": [[name, find_part(machine.whole, name).text] for name in machine.failed],
     }
-
-
-def failed_marks(machine: Machine) -> list[dict[str, Any]]:
-    """Return the marks of the failed parts in the picture: the host in the order of drawing, and the row."""
-    if not machine.failed:  # computing the scene takes its time
-        return []
-    scene = machine.scene
-    position = {int(node): number for number, node in enumerate(scene.host)}
-    marks = []
-    for name in machine.failed:
-        part = find_part(machine.whole, name)
-        host = position[part.node]
-        kind = scene.kinds[int(scene.kind_of[host])]
-        row, local = 0.0, part.number
-        if part.kind == "nic":
-            row = float(kind.nic_row[part.number])
-        elif part.kind in ("device", "link"):
-            local = part.number - int(machine.whole.first_device[part.node])
-            row = float(kind.slot_of[local])
-        marks.append({"name": name, "text": part.text, "kind": part.kind, "host": host, "row": row, "index": local})
-    return marks
 
 
 def mesh_panel(design: Design, states: Mapping[str, Loads]) -> dict[str, Any]:

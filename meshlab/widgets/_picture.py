@@ -350,6 +350,10 @@ class Picture(anywidget.AnyWidget):
             raise TopologyError("no mesh and no cluster given", hint="pass a mesh, a cluster, or both")
         return None if proposal["value"] is None else as_cluster(proposal["value"])
 
+    @traitlets.validate("_edit")
+    def _check_edit(self, proposal: Any) -> int:
+        return max(self._edit, int(proposal["value"]))  # a choice of an axis may arrive after a later edit
+
     @traitlets.validate("pick")
     def _check_pick(self, proposal: Any) -> int | None:
         pick: int | None = proposal["value"]
@@ -557,6 +561,7 @@ class Picture(anywidget.AnyWidget):
                 {"mark": link.mark, "text": link.text, "axis": link.axes[0] if link.axes else "", "place": link.place}
                 for link in self.findings
             ],
+            "marks": [words for state, words in MARKS.items() if state not in ("none", "host")],
             "notes": list(dict.fromkeys([*view.notes, *view.scene.notes, *self._unmatched])),
         }
 
@@ -582,16 +587,10 @@ class Picture(anywidget.AnyWidget):
             cluster,
             axis=axis or None,
             group=group,
-            failed=self._failed_marks,
             collective=collective,
             size=size,
         )
         return figure_svg(figure, label=view.title)
-
-    @property
-    def _failed_marks(self) -> list[dict[str, Any]]:
-        """The marks of the failed parts of the machine that is drawn."""
-        return []
 
     def fallback(self) -> str:
         """Return the picture as HTML without JavaScript: a figure, and its description as text."""

@@ -101,8 +101,9 @@ class Workbench(Picture):
     axis, pick, color, focus, size, collective, values, height
         As for `Picture`.
     failed : iterable of str, default ()
-        Parts that do not work: ``"node1"``, ``"node1/GPU3"``, ``"node1/NIC3"``, ``"node1/GPU3/NVLink"``, or
-        ``"node1/GPU3-GPU5"`` for the NVLink between two GPUs.
+        Parts that do not work: ``"node1"``, ``"node1/GPU3"``, ``"node1/NIC3"``, ``"node1/NIC3/cable"``,
+        ``"node1/GPU3/NVLink"``, ``"node1/GPU3-GPU5"`` for the NVLink between two GPUs, ``"leaf:5"`` for a switch, or
+        ``"leaf:5/uplink*4"`` for four uplinks. ``"node1/NIC3=50%"`` is slower. See `Cluster.with_failed`.
     rest : str, default ""
         The axis that is adjusted when the size of another axis changes. By default dp, or the largest axis.
     per_axis : mapping of str to (str, int or str), default {}
@@ -201,14 +202,14 @@ class Workbench(Picture):
         self._note = ""
         machine, shape = self._first(cluster, mesh)
         if machine is not None:
-            machine = machine.with_failed(choice["failed"])
+            machine = machine.without(*(name for name in choice["failed"] if name not in machine.failed))
         edits.check_fit(shape, machine)
         rest, calls = edits.check_rest(choice["rest"], shape), edits.check_calls(choice["per_axis"], shape)
         pinned, job = edits.as_candidate(choice["pinned"]), as_job(choice["job"])
         experts = edits.check_experts(choice["experts"], shape)
         self._design = Design(machine, shape, rest, choice["size"], calls, pinned, job, experts)
         self._history = History()
-        self._problem: dict[str, Any] | None = None
+        self._problems: list[dict[str, Any]] = []  # the invalid edits, one a field
         self._comparison: tuple[object, Comparison | None] = (None, None)
         self._view_of_pinned: tuple[object, View] | None = None
         self._step: tuple[object, Step] = (None, Step(None))
@@ -377,8 +378,8 @@ class Workbench(Picture):
     def undo(self) -> None:
         """Discard an invalid edit, or undo the last change."""
         with self._lock:
-            if self._problem is not None or not self._history.past:
-                self._problem = None
+            if self._problems or not self._history.past:
+                self._problems = []
                 self._send_panels()
                 return
             design, self._history = self._history.undone(self._design)
@@ -427,17 +428,22 @@ class Workbench(Picture):
             if axis is not None:
                 self.axis = axis
 
-    def fail(self, part: str) -> None:
-        """Mark a part of the machine as failed, such as ``"node1/NIC3"``. `failed` lists them."""
-        self._commit(lambda design: design.with_machine(design.present_machine.without(part)))
+    def fail(self, *parts: str) -> None:
+        """Mark parts of the machine as failed, such as ``"node1/NIC3"``. `failed` lists them."""
+        self._commit(lambda design: design.with_machine(design.present_machine.without(*parts)))
 
-    def restore(self, part: str | None = None) -> None:
-        """Restore a failed part, by default all."""
-        self._commit(lambda design: design.with_machine(design.present_machine.restored(part)))
+    def set_rate(self, *parts: str, rate: float | str) -> None:
+        """Give NICs, NVLink or uplinks a lower rate, such as ``"50%"`` or ``"200 Gb/s"``. 1 restores the full rate."""
+        self._commit(lambda design: design.with_machine(design.present_machine.with_rate(*parts, rate=rate)))
 
-    def remove(self, part: str) -> None:
-        """Remove a part of the machine."""
-        self._commit(lambda design: design.with_machine(design.present_machine.without(part, is_removed=True)))
+    def restore(self, *parts: str | None) -> None:
+        """Restore failed parts, by default all."""
+        names = [part for part in parts if part is not None]
+        self._commit(lambda design: design.with_machine(design.present_machine.restored(*names)))
+
+    def remove(self, *parts: str) -> None:
+        """Remove parts of the machine."""
+        self._commit(lambda design: design.with_machine(design.present_machine.without(*parts, is_removed=True)))
 
     def pin(self) -> None:
         """Keep the present machine and mesh as candidate A."""
@@ -531,11 +537,11 @@ class Workbench(Picture):
         else:
             super()._take(name)
 
-    def _commit(self, change: Callable[[Design], Design]) -> None:
-        """Change the design as one step that can be undone."""
+    def _commit(self, change: Callable[[Design], Design], problems: Iterable[dict[str, Any]] = ()) -> None:
+        """Change the design as one step that can be undone. Of the invalid edits before, `problems` stay on the page."""
         with self._lock:
             design = change(self._design)
-            self._problem = None
+            self._problems = list(problems)
             if design.equals(self._design):
                 self._send_panels()
                 return
@@ -545,7 +551,6 @@ class Workbench(Picture):
     def _show_design(self, design: Design) -> None:
         with self._lock, self.hold_sync():
             before, self._design = self._design, design
-            self._problem = None
             if (before.size, before.per_axis) != (design.size, design.per_axis):
                 self._axis_loads = {}
             with self._writing():
@@ -694,14 +699,11 @@ class Workbench(Picture):
         if self._measuring is not None and self.tab == "measure":
             self._measuring.show_all()
 
-    @property
-    def _failed_marks(self) -> list[dict[str, Any]]:
+    def _pack_view(self, view: View) -> dict[str, Any]:
         pinned = self._design.pinned
         machine = pinned.machine if self._is_flicked and pinned is not None else self._design.machine
-        return [] if machine is None else panels.failed_marks(machine)
-
-    def _pack_view(self, view: View) -> dict[str, Any]:
-        return {**super()._pack_view(view), "failed": self._failed_marks, "is_flicked": self._is_flicked}
+        marks = [] if machine is None else [mark.to_dict() for mark in machine.marks]
+        return {**super()._pack_view(view), "failed": marks, "is_flicked": self._is_flicked}
 
     def pictures(self, axis: str = "") -> dict[str, str]:
         """Return the pictures of an axis as SVG by candidate: ``"B"`` is the present design, ``"A"`` if it is pinned.
@@ -736,13 +738,13 @@ class Workbench(Picture):
                 "edit": self._edit,
                 "title": type(self).__name__,
                 "summary": self.summary,
-                "undo": bool(self._history.past) or self._problem is not None,
+                "undo": bool(self._history.past) or bool(self._problems),
                 "redo": bool(self._history.future),
                 "machine": None if machine is None else panels.machine_panel(machine),
                 "mesh": panels.mesh_panel(design, axis_loads),
                 "message": format_size(parse_size(design.size)),
                 "collectives": list(MODELLED),
-                "problem": self._problem,
+                "problems": self._problems,
                 "note": self._note,
                 "pinned": panels.pinned_panel(design),
             }
@@ -896,13 +898,16 @@ class Workbench(Picture):
                 self._send_picture()
                 return
             self._note = ""
+            # The user has not seen yet that these edits are invalid, so a later edit of another field does not remove them.
+            seen, where = int(content.get("seen", self._edit)), actions.field_of(content)
+            unseen = [fault for fault in self._problems if fault["edit"] > seen and fault["where"] != where]
             try:
                 design, self._note = actions.act(self._design, action, content, self._total)
             except MeshlabError as error:
-                self._problem = actions.problem_of(self._design, error, content)
+                self._problems = [*unseen, actions.problem_of(self._design, error, content)]
                 self._send_picture()  # the front end may show the outcome that it expected
             else:
                 before = self._design
-                self._commit(lambda _: design)
+                self._commit(lambda _: design, unseen)
                 if before is self._design:
                     self._send_picture()

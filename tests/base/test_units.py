@@ -43,6 +43,15 @@ def test_size_lists(text: str, sizes: tuple[int, ...]) -> None:
     assert parse_sizes(text) == sizes
 
 
+@pytest.mark.parametrize("unit", ["K", "M", "G", "T"])
+def test_b_alone_makes_a_size_decimal(unit: str) -> None:
+    power = "KMGT".index(unit) + 1
+    assert parse_size(f"2{unit}") == parse_size(f"2{unit}iB") == parse_size(f"2 {unit.lower()}ib") == 2 * 1024**power
+    assert parse_size(f"2{unit}B") == parse_size(f"2 {unit.lower()}b") == 2 * 1000**power
+    assert parse_size("2B") == 2
+    assert parse_size("1.5KB") == 1500
+
+
 @pytest.mark.parametrize("text", ["8K:1K", "1K:", ":1K", "1K:8K*1", "1K:8K*x", "1:1T+1", "1K:2K:3K", ",", "1K:8K+0"])
 def test_an_invalid_list_of_sizes_is_rejected(text: str) -> None:
     with pytest.raises(ParseError):

@@ -22,6 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import matplotlib.pyplot  # noqa: F401 - Python cannot repeat an import of it that an interrupt has ended
+
 import meshlab as ml
 from meshlab.base._errors import MeshlabError
 from meshlab.benchmark import _environments as comparing

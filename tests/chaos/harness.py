@@ -582,7 +582,7 @@ class Harness:
     def _of_rank(self, fault: Fault, found: Sequence[Part]) -> list[Part]:
         """Return the process among `found` that belongs to the rank of the fault."""
         if fault.moment in ("start", "restart") or fault.hits_new_ranks:
-            # Those of the previous set may still be ending. Without MPI, the ranks have no numbers yet.
+            # Those of the previous set may still be ending. A rank whose shell has not given it a number is the newest.
             newest = _newest(found, "ranks_of")
             if any(part.rank is not None for part in newest):
                 return [part for part in newest if part.rank == fault.rank][:1]

@@ -52,9 +52,13 @@ class Part:
 
     @property
     def rank(self) -> int | None:
-        """The rank that MPI has given to the process, or to the one that it started. None without MPI."""
-        number = self.environment.get("PMI_RANK", self.environment.get("OMPI_COMM_WORLD_RANK", ""))
-        return int(number) if number.isdigit() else None
+        """The rank that MPI, or its shell, has given to the process. A shell without MPI has that of its child."""
+        names = ("MESHLAB_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
+        number = next((value for name in names if (value := self.environment.get(name, "")).isdigit()), None)
+        if number is None and self.role == "shell":
+            with contextlib.suppress(psutil.Error, IndexError):
+                number = self.process.children()[0].environ().get("MESHLAB_RANK")
+        return int(number) if number else None
 
     def __str__(self) -> str:
         return f"{self.role or self.process.name()} {self.process.pid}"

@@ -232,6 +232,25 @@ def test_ctrl_c_keeps_the_rows_and_writes_them(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").exists()
 
 
+def test_ctrl_c_before_the_first_row_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(run: ml.Run) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(executor, "measure_together", lambda *_: time.sleep(30))
+    monkeypatch.setattr(ml.Run, "estimate", property(interrupted))
+    monkeypatch.setattr(measuring, "_FIRST_STEP_S", 0.1)
+    out = tmp_path / "run"
+    began = time.monotonic()
+    assert main(["bench", "--mesh", "tp=2", "--sizes", "1K:2K", "--backend", "threads", "--out", str(out)]) == 130
+    assert time.monotonic() - began < 15  # not the 30 s of the step
+    printed, err = capsys.readouterr()
+    assert err.splitlines()[1:] == ["meshlab: nothing was measured yet, so nothing is kept"]
+    assert "report" not in printed
+    assert not out.exists()
+
+
 def test_the_second_ctrl_c_ends_the_ranks_and_keeps_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = executor.measure_together
 

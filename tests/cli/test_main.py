@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab.cli._main import join_axes, main
+from meshlab.cli._arguments import Command
+from meshlab.cli._main import COMMANDS, join_axes, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,6 +91,12 @@ ROOT = Path(__file__).parents[2]
         ("bench --mesh 'tp=2' --grouping pairs", "pairs of ranks support send and send_recv, not all_reduce"),
         ("bench --resume no-such-folder", "no-such-folder holds no run"),
         ("report no-such-folder", "no-such-folder holds no run"),
+        ("show 'dp=-1, tp=8' --world-size 12", "12 ranks cannot be divided by tp=8"),
+        ("tune --mesh tp=4 --axis pp", "unknown axis or group 'pp'; choose one of the axes tp"),
+        ("tune all_reduced --mesh tp=4 --axis tp", "unknown collective 'all_reduced' (did you mean 'all_reduce'?)"),
+        ("tune --mesh dp=1,tp=4 --axis dp", "the groups of dp have one rank, so nothing is sent; choose tp"),
+        ("tune --mesh dp=2,tp=2 --axis dp,tp", "a tuning has one axis, not dp, tp"),
+        ("tune --mesh tp=4 --axis tp --sizes 12Q", "'12Q' is not a size"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(
@@ -101,6 +109,64 @@ def test_bad_input_is_one_message_and_exit_code_2(
     assert message in err
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "usage", "message"),
+    [
+        ("shwo tp=2", "meshlab show", "unknown command 'shwo' (did you mean 'show'?); choose one of demo,"),
+        ("xyz", "meshlab [-h]", "unknown command 'xyz'; choose one of demo,"),
+        ("--verson", "meshlab [-h]", "unrecognized arguments: --verson (did you mean '--version'?)"),
+        ("show dp=2 --axes dp", "meshlab show", "unrecognized arguments: --axes dp (did you mean '--axis'?)"),
+        ("bench --output run", "meshlab bench", "unrecognized arguments: --output (did you mean '--out'?)"),
+        ("bench --quick", "meshlab bench", "unrecognized arguments: --quick (did you mean '--sampling quick'?)"),
+        ("report run -out r.html", "meshlab report", "unrecognized arguments: -out (did you mean '--out'?)"),
+        ("bench --backend gllo", "meshlab bench", "invalid choice: 'gllo' (did you mean 'gloo'?); choose one of auto"),
+    ],
+)
+def test_a_mistake_gets_the_usage_of_the_command_and_a_suggestion(
+    capsys: pytest.CaptureFixture[str], command: str, usage: str, message: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(shlex.split(command))
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"usage: {usage}")
+    assert message in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("option", ["-o", "--out"])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_with_an_output_has_a_short_option_for_it(command: Command, option: str) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_options(parser)
+    actions = parser._option_string_actions
+    if "--out" not in actions:
+        assert command.name in ("doctor", "show", "compare", "app", "lab")
+    elif command.name == "acceptance":  # its reports and its folder are two outputs
+        assert actions["-o"].dest == "files"
+    else:
+        assert actions[option].dest == "out"
+
+
+def test_the_size_of_the_world_is_the_number_of_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "dp=-1, tp=2", "--world-size", "8"]) == 0
+    by_size = capsys.readouterr().out
+    assert main(["show", "dp=-1, tp=2", "--ranks", "8"]) == 0
+    assert capsys.readouterr().out == by_size
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("command", ["", *(command.name for command in COMMANDS)])
+def test_help_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= columns
+    assert " ".join(out.split()).count("1GB is 10^9 bytes") == ("--sizes SIZES" in out)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

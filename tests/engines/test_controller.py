@@ -65,6 +65,11 @@ FAULTS = {
         signal.SIGKILL,
         r"^rank 1 \(process .*\) was killed together with the shell that started it while",
     ),
+    "the shell of the first rank is told to end": (
+        lambda engines: engines.ranks[0].parent_pid,
+        signal.SIGTERM,
+        r"^rank 0 \(process .*\) was killed together with the shell that started it while",
+    ),
     "a rank is told to end": (
         lambda engines: engines.ranks[1].pid,
         signal.SIGTERM,
@@ -75,6 +80,7 @@ MARKS = {name: [pytest.mark.long] for name in FAULTS} | {
     "a scheduler is killed": [pytest.mark.full],
     "the launcher is killed": [],
     "the launcher is told to end": [pytest.mark.full],
+    "the shell of the first rank is told to end": [pytest.mark.full],
     "a rank is told to end": [pytest.mark.full],
 }
 
@@ -100,7 +106,7 @@ def test_a_part_that_fails_is_named_and_replaced(mpi_engines: ml.Engines, name: 
     with pytest.raises(EngineError, match=message.replace("PID", str(pid))) as caught:
         mpi_engines.run(wait, deadline_s=60)  # much longer than it takes to notice the fault
     thread.join()
-    assert caught.value.rank == (1 if message.startswith("^rank 1") else None)
+    assert caught.value.rank == (int(message[6]) if message.startswith("^rank ") else None)
     mpi_engines.restart()
     assert mpi_engines.verify("dp=2, tp=2")["is_right"].all()
     assert len(mpi_engines.client.ids) == 4

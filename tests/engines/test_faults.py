@@ -23,7 +23,7 @@ import meshlab as ml
 from meshlab.base._errors import EngineError
 from meshlab.engines._lease import Lease
 from meshlab.engines._local import LaunchedSet
-from meshlab.engines._records import RankRecords
+from meshlab.engines._records import RANK_SHELL, RankRecords
 from meshlab.engines._rounds import RankExit, Reply
 from meshlab.plans._sampling import Sampling
 from tests.conftest import FULL_ON_MPI
@@ -351,6 +351,19 @@ def test_every_rank_that_is_killed_in_a_start_is_named(tmp_path: Path, exits: st
     lost = records.lost()
     assert lost is not None
     assert lost.text == text
+
+
+def test_the_shells_of_ranks_without_mpi_share_out_their_numbers(tmp_path: Path) -> None:
+    records = RankRecords(tmp_path, 1)
+    environment = os.environ | records.environment([0, 2, 3, 5])
+    command = [*RANK_SHELL, "/bin/sh", "-c", 'echo "number $MESHLAB_RANK of $$"']
+    shells = [subprocess.Popen(command, env=environment) for _ in range(4)]
+    assert [shell.wait() for shell in shells] == [0] * 4
+    processes = records.processes()
+    assert sorted(process.rank for process in processes if process.rank is not None) == [0, 2, 3, 5]
+    assert {process.shell for process in processes} == {shell.pid for shell in shells}
+    lines = records.log_file.read_text().splitlines()
+    assert sorted(lines) == sorted(f"number {process.rank} of {process.pid}" for process in processes)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 import meshlab as ml
 from meshlab.base import _units as units
+from meshlab.base._folders import digest_of
 from meshlab.cli._main import main
 from meshlab.comm._catalog import find_collective
 from meshlab.comm._elements import find_dtype, find_op
@@ -108,6 +112,20 @@ def _file_of_run(rng: random.Random, kept: Path) -> tuple[str, bytes]:
     """Return the name of a file of a run, and its content after a mutation."""
     name = rng.choice((*FILES[:1] * 6, *FILES))
     return name, _mutated(rng, (seeds.saved_run(kept) / name).read_bytes())
+
+
+def _sealed_file(rng: random.Random, kept: Path) -> tuple[str, bytes]:
+    """Return the name of a file of a run, and a content that its writer could have recorded."""
+    kind = rng.choice(("run", "results", "results", "samples", "steps"))
+    if kind == "run":
+        return "run.json", mutations.mutate_json(rng, (seeds.saved_run(kept) / "run.json").read_text()).encode()
+    if kind == "steps":
+        texts = [mutations.mutate_json(rng, text) if rng.random() < 0.4 else text for text in seeds.records(kept)]
+        return "steps-0.jsonl", b"".join(b"%08x %s\n" % (zlib.crc32(line), line) for line in map(str.encode, texts))
+    frame = mutations.mutate_frame(rng, pd.read_parquet(seeds.saved_run(kept) / f"{kind}.parquet"))
+    with contextlib.suppress(pa.ArrowException, ValueError, TypeError, OverflowError):  # a column of several types
+        return f"{kind}.parquet", frame.to_parquet(index=False)
+    return f"{kind}.csv", frame.to_csv(index=False).encode(errors="surrogatepass")
 
 
 def _mutated(rng: random.Random, data: bytes) -> bytes:
@@ -259,16 +277,49 @@ def _run(named: tuple[str, bytes], folder: Path) -> None:
     if name.startswith(("results", "samples")) and _number(data) % 2:
         (folder / "run" / f"{name.partition('.')[0]}.parquet").unlink()
     (folder / "run" / name).write_bytes(data)
+    _loaded(folder, _number(data))
+
+
+def _sealed_run(named: tuple[str, bytes], folder: Path) -> None:
+    """Read a run with a changed file, whose digest in run.json is that of the changed content."""
+    name, data = named
+    run = shutil.copytree(seeds.saved_run(folder.parent / "kept"), folder / "run")
+    kind = name.partition(".")[0]
+    replaced = ("results", "samples") if kind.startswith("steps") else (kind,)
+    for path in run.iterdir():
+        if path.name.startswith(replaced):
+            path.unlink()
+    (run / name).write_bytes(data)
+    if name != "run.json":
+        document = json.loads((run / "run.json").read_text())
+        frames = [path for path in run.iterdir() if path.suffix in (".csv", ".parquet")]
+        document["files"] = {path.name: digest_of(path.read_bytes()) for path in frames}
+        document["journal"] = None if frames else name
+        document["n_rows"] |= {kind: _n_rows(name, data)} if frames else {"results": 0, "samples": 0}
+        (run / "run.json").write_text(json.dumps(document))
+    _loaded(folder, _number(data))
+
+
+def _n_rows(name: str, data: bytes) -> int:
+    if name.endswith(".csv"):
+        return len(pd.read_csv(io.BytesIO(data), dtype=str))
+    return int(pq.read_metadata(io.BytesIO(data)).num_rows)
+
+
+def _loaded(folder: Path, number: int) -> None:
+    """Read the run in a folder, and show it in every way. Every tenth one is also redacted, reported and compared."""
     ml.frames.list_runs(folder)
     run = ml.frames.RunData.load(folder / "run")
     _ = run.results, run.samples, run.devices, run.progress, run.alert, run.attrs, run.calibration, run.steps
     for text in (repr(run), run.table()._repr_html_(), str(run.table())):
         text.encode()
-    if _number(data) % 10 == 0:
+    if number % 10 == 0:
         run.redacted().save(folder / "copy")
         ml.frames.RunData.load(folder / "copy")
         with contextlib.suppress(ml.MeshlabError):
             ml.Report(run).markdown().encode()
+        with contextlib.suppress(ml.MeshlabError):
+            _shown(ml.compare(run, run))
 
 
 def _tuning(data: bytes, folder: Path) -> None:
@@ -560,6 +611,7 @@ def _entries() -> Iterator[Entry]:
     )
     yield Entry("nccl-tests", _tests_log, _source(seeds.JSONS[0], seeds.tests_log()), strategies.json_texts())
     yield Entry("run", _run, _file_of_run)
+    yield Entry("sealed-run", _sealed_run, _sealed_file)
     yield Entry("tuning", _tuning, _own_file("tuning.json"))
     yield Entry("report", _report, _own_file("report.html"))
     yield Entry("frame", _frame, _csv_or_parquet)

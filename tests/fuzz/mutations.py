@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import math
 import random
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["NUMBERS", "VALUES", "WORDS", "mutate_bytes", "mutate_json", "mutate_text"]
+import pandas as pd
+
+__all__ = ["CELLS", "NUMBERS", "VALUES", "WORDS", "mutate_bytes", "mutate_frame", "mutate_json", "mutate_text"]
 
 NUMBERS = (
     *("0", "-1", "-0", "+1", "00", "1.5", "1e3", "1e999", "-1e999", "1e-999", "nan", "NaN", "inf", "-inf", "Infinity"),
@@ -104,6 +107,12 @@ WORDS = (
     ),
 )
 """Pieces of text that are special somewhere."""
+
+CELLS: tuple[Any, ...] = (
+    *(None, True, 0, 1, -1, -5.0, 1e308, 5e-324, 2**31, 2**53 + 1, 2**63 - 1, math.nan, math.inf, -math.inf),
+    *("", " ", "x", "\0", "\r\n", "=1+1", "tp", "ok", "wrong", "failed", "all_reduce", "9" * 400, "日本", "[0, 1]"),
+)
+"""Cells of a frame."""
 
 VALUES: tuple[Any, ...] = (
     *(
@@ -359,6 +368,28 @@ def mutate_json(rng: random.Random, text: str) -> str:
         return json.dumps(document, ensure_ascii=rng.random() < 0.5)
     except ValueError:  # a part was put into itself
         return text
+
+
+def mutate_frame(rng: random.Random, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame with some cells, columns or rows changed, doubled or missing."""
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        frame = frame.astype(object)
+        if frame.empty:
+            break
+        kind, column = rng.randrange(8), rng.choice(list(frame.columns))
+        if kind < 3:
+            frame.iloc[rng.randrange(len(frame)), frame.columns.get_loc(column)] = rng.choice(CELLS)
+        elif kind == 3:
+            frame[column] = [rng.choice(CELLS)] * len(frame)
+        elif kind == 4:
+            frame = frame.drop(columns=column)
+        elif kind == 5:
+            frame = frame.rename(columns={column: rng.choice(("x", "", f" {column}", column.upper()))})
+        elif kind == 6:
+            frame = frame.iloc[[rng.randrange(len(frame)) for _ in range(rng.choice((0, 1, len(frame), 40)))]]
+        else:
+            frame[column] = frame[rng.choice(list(frame.columns))].to_numpy()
+    return frame.reset_index(drop=True).convert_dtypes()
 
 
 def _value(rng: random.Random) -> Any:

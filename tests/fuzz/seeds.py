@@ -10,6 +10,7 @@ from pathlib import Path
 
 import meshlab as ml
 from meshlab.frames._files import frame_to_json
+from meshlab.runs._journal import Journal
 from tests.diagnosis.questions import QUESTIONS
 from tests.diagnosis.rule_texts import TEXTS
 from tests.diagnosis.tool_texts import TOOL_TEXTS
@@ -23,6 +24,7 @@ __all__ = [
     "SLURM",
     "case_files",
     "own_files",
+    "records",
     "saved_run",
     "tests_log",
     "texts",
@@ -227,10 +229,23 @@ def saved_run(folder: Path) -> Path:
         run.wait()
     run.calibration = ml.calibrate(ml.example(), mode="graph")
     path = run.save(folder / "run")
+    journal = Journal(folder / "steps")
+    rows, parts = run.since(0, 0)
+    for number, row in enumerate(rows):
+        facts = {"state": "running", "error": None, "n_done": number, "elapsed_s": 0.5 * number, "log": ["a line"]}
+        journal.append([row], parts[number : number + 1], facts)
+    journal.close()
     ml.Report(run).save(folder / "report.html")
     ml.example("tuning").save(folder / "tuning.json")
     (folder / "frame.json").write_text(frame_to_json(run.results))
     return path
+
+
+@functools.cache
+def records(folder: Path) -> tuple[str, ...]:
+    """Return the records of a journal with the rows of the saved run, without their checksums."""
+    saved_run(folder)
+    return tuple(line.partition(" ")[2] for line in (folder / "steps").read_text().splitlines())
 
 
 def own_files(folder: Path) -> tuple[bytes, ...]:

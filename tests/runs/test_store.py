@@ -22,7 +22,7 @@ from meshlab.base._errors import BenchError, ParseError
 from meshlab.frames._files import frame_from_csv, upgrade
 from meshlab.frames._schema import RESULTS, SAMPLES, is_plain
 from meshlab.runs._rundata import RunData
-from meshlab.runs._store import as_frames, as_results, from_document, load, to_document
+from meshlab.runs._store import as_frames, as_results, from_document, load, relabel, remove, to_document
 
 OLD = Path(__file__).parent / "data" / "schema_2"  # send_recv along tp: together, alone, pairs, and next to dp
 QUICK = ml.Sampling(max_s=0.02, min_batches=6)
@@ -288,3 +288,39 @@ def test_a_small_parquet_file_does_not_take_much_memory(
     parquet.write_table(pa.table(make()), path, compression="zstd")
     with pytest.raises(ParseError, match=message):
         as_results(path)
+
+
+def test_a_name_and_notes_are_kept_renamed_reported_and_redacted(thread_engines: Any, tmp_path: Path) -> None:
+    run = ml.bench(thread_engines, "dp=2, tp=2", axis="tp", sizes="1K", sampling=QUICK, out=tmp_path / "run")
+    run.wait(60)
+    run.name, run.notes = " before  the update\n", "node17.cluster.example excluded \n\nsee the log"
+    assert (run.name, run.notes) == ("before the update", "node17.cluster.example excluded\n\nsee the log")
+    run.hosts = ("node17.cluster.example",)
+    saved = ml.Run.load(tmp_path / "run")  # also after the run has ended
+    assert (saved.name, saved.notes) == (run.name, run.notes)
+    assert ml.frames.list_runs(tmp_path)[["name", "notes"]].values.tolist() == [[run.name, run.notes]]
+    assert "'before the update'" in repr(saved)
+    assert ml.Report(saved).title == "before the update: collectives on dp=2, tp=2"
+    assert "node17" not in run.redacted().notes
+    assert "excluded" in run.redacted().notes
+    saved.name = ""
+    assert ml.Run.load(saved.save(tmp_path / "copy")).name == ""
+    with pytest.raises(BenchError, match="name must be a text, not int"):
+        run.name = 4  # type: ignore[assignment]
+
+
+def test_a_run_is_relabelled_and_removed_in_its_folder(thread_engines: Any, tmp_path: Path) -> None:
+    run = ml.bench(thread_engines, "dp=2, tp=2", axis="tp", sizes="1K", sampling=QUICK)
+    run.wait(60)
+    folder = run.save(tmp_path / "run")
+    (folder / "mine.txt").write_text("stays")
+    relabel(folder, run.run_id, name="first", notes="")
+    assert ml.Run.load(folder).name == "first"
+    for act in (lambda: relabel(folder, "other", name="", notes=""), lambda: remove(folder, "other")):
+        with pytest.raises(BenchError, match="no longer holds the run other"):
+            act()
+    remove(folder, run.run_id)
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+    other = run.save(tmp_path / "second")
+    remove(other, run.run_id)
+    assert not other.exists()

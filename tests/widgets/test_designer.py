@@ -25,7 +25,7 @@ def do(designer: Designer, action: str, **content: Any) -> None:
 
 
 def problem(designer: Designer) -> dict[str, Any]:
-    return designer._panel["problem"]
+    return next(iter(designer._panel["problems"]), None)
 
 
 def total(designer: Designer) -> str:

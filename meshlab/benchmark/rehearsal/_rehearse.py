@@ -17,7 +17,7 @@ from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
-from meshlab.benchmark._run import move_bar, progress_bar
+from meshlab.benchmark._progress import move_bar, progress_bar
 from meshlab.benchmark.on_ranks._environment import describe_rank
 from meshlab.benchmark.on_ranks._training_step import (
     CallProbe,

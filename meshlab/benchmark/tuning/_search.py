@@ -20,7 +20,7 @@ from meshlab.base._units import format_size
 from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
 from meshlab.benchmark._preparation import plan_registered, usable_memory, voting_ranks
-from meshlab.benchmark._run import move_bar
+from meshlab.benchmark._progress import move_bar
 from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
 from meshlab.benchmark.on_ranks._option_trials import HOPELESS, SetUp, Trial, TrialRounds, try_options
 from meshlab.benchmark.tuning._environments import Environment, Setting, distribute

@@ -12,7 +12,7 @@ from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
 from meshlab.benchmark._bench import check_fit
-from meshlab.benchmark._run import progress_bar
+from meshlab.benchmark._progress import progress_bar
 from meshlab.benchmark.tuning._environments import Setting
 from meshlab.benchmark.tuning._options import TuningOption, check_options, options_for, settings_for
 from meshlab.benchmark.tuning._search import SearchEffort, TuningSearch
@@ -123,8 +123,7 @@ def tune(
         raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
     mesh = as_mesh(mesh, fill=engines.world_size)
     engines.check_mesh(mesh)
-    texts = [collectives] if isinstance(collectives, str) else list(collectives)
-    names = [name.strip() for text in texts for name in text.split(",")]
+    names = _names(collectives)
     only = [part.strip() for part in options.split(",")] if isinstance(options, str) else options
     number = as_integer(rounds)
     if number is None or number < 1:
@@ -134,7 +133,10 @@ def tune(
             raise BenchError(f"{name} must be a positive number, not {seconds!r}")
     _check_backend(engines, mesh, axis)
     check_options(only, engines.ranks[0].capabilities, names)
-    steps = _steps(engines, mesh, names, axis, sizes, dtype, op, in_place, _mode(engines, mode))
+    if sizes is None:
+        sizes = _SIZES_ON_GPUS if engines.backend in GPU_BACKENDS else _SIZES_ON_HOST
+    plans = _plans(mesh, names, axis, sizes, dtype, op, in_place=in_place, mode=_mode(engines, mode))
+    steps = _steps(engines, mesh, plans)
     search = TuningSearch(
         engines,
         mesh,
@@ -148,10 +150,14 @@ def tune(
     return search.result()
 
 
-def _check_backend(engines: Engines, mesh: DeviceMesh, axis: str) -> None:
-    """Raise if the backend of the axis has nothing to tune."""
+def _check_one_axis(axis: str) -> None:
     if len(axes := Plan("all_reduce", axis).axis) > 1:
         raise BenchError(f"a tuning has one axis, not {', '.join(axes)}", hint="tune one axis at a time")
+
+
+def _check_backend(engines: Engines, mesh: DeviceMesh, axis: str) -> None:
+    """Raise if the backend of the axis has nothing to tune."""
+    _check_one_axis(axis)
     can = engines.capabilities(engines.backend_of(mesh, axis))
     if why := BACKENDS[can.backend].why_not_tuned:
         tunable = [name for name, facts in BACKENDS.items() if not facts.why_not_tuned]
@@ -187,25 +193,43 @@ def _mode(engines: Engines, mode: str | None) -> str:
     return mode
 
 
-def _steps(
-    engines: Engines,
+def check_calls(
+    mesh: DeviceMesh,
+    collectives: str | Sequence[str],
+    *,
+    axis: str,
+    sizes: str | int | Sequence[int | str] | None = None,
+    dtype: str = "float32",
+    op: str | ReduceOp = "sum",
+) -> None:
+    """Raise if `tune` would reject the calls, on any engines."""
+    _check_one_axis(axis)
+    sizes = _SIZES_ON_HOST if sizes is None else sizes
+    _plans(mesh, _names(collectives), axis, sizes, dtype, op, in_place=True, mode="pipelined")
+
+
+def _names(collectives: str | Sequence[str]) -> list[str]:
+    texts = [collectives] if isinstance(collectives, str) else list(collectives)
+    return [name.strip() for text in texts for name in text.split(",")]
+
+
+def _plans(
     mesh: DeviceMesh,
     names: Sequence[str],
     axis: str,
     sizes: Any,
     dtype: str,
     op: str | ReduceOp,
+    *,
     in_place: bool,
     mode: str,
-) -> list[Step]:
-    """Return the calls to tune, by collective and in the order of their sizes."""
+) -> list[Plan]:
+    """Return the calls of each collective to tune."""
     if not names:
         raise BenchError("collectives is empty", hint="pass at least one, such as 'all_reduce'")
-    if sizes is None:
-        sizes = _SIZES_ON_GPUS if engines.backend in GPU_BACKENDS else _SIZES_ON_HOST
-    elif not isinstance(sizes, int) and not sizes:
+    if not isinstance(sizes, int) and not sizes:
         raise BenchError("sizes is empty", hint=Hint("pass a range such as '8:1G', or omit {}", Argument("sizes")))
-    steps: list[Step] = []
+    plans = []
     for name in dict.fromkeys(names):
         row = find_collective(name)
         if not row.has_size:
@@ -216,14 +240,23 @@ def _steps(
             if len(getattr(plan, what)) > 1:
                 values = ", ".join(map(str, getattr(plan, what)))
                 raise BenchError(f"a tuning has one {what}, not {values}", hint="tune each of them separately")
-        check_fit(engines, mesh, plan)
-        steps += sorted(plan.steps(mesh), key=lambda step: step.size_bytes or 0)
+        plan.steps(mesh)
+        plans.append(plan)
     if mesh[axis].size < 2:
         others = [other for other in mesh.axis_names if mesh[other].size > 1]
         raise BenchError(
             f"the groups of {axis} have one rank, so nothing is sent",
             hint=f"choose {' or '.join(others)}" if others else "choose a mesh with more than one rank per group",
         )
+    return plans
+
+
+def _steps(engines: Engines, mesh: DeviceMesh, plans: Sequence[Plan]) -> list[Step]:
+    """Return the calls to tune, by collective and in the order of their sizes."""
+    steps: list[Step] = []
+    for plan in plans:
+        check_fit(engines, mesh, plan)
+        steps += sorted(plan.steps(mesh), key=lambda step: step.size_bytes or 0)
     return [replace(step, index=index) for index, step in enumerate(steps)]
 
 

@@ -253,8 +253,8 @@ _ACTIONS = (  # the longer names contain the shorter ones
 
 def recovery_action(text: str) -> tuple[str, str]:
     """Return what an action of the driver means and what to do, for the text of nvidia-smi -q or of Xid 154."""
-    known = ((meaning, do) for name, meaning, do in _ACTIONS if name in text.lower())
-    return next(known, ("meshlab does not know this action.", "Look it up in the manual of nvidia-smi."))
+    meanings = ((meaning, do) for name, meaning, do in _ACTIONS if name in text.lower())
+    return next(meanings, ("meshlab does not know this action.", "Look it up in the manual of nvidia-smi."))
 
 
 @rule(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from meshlab.base._errors import TopologyError
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._levels import Ints
+from meshlab.topology.model._rails import rails_of
 
 if TYPE_CHECKING:
     from meshlab.topology.model._cluster import Cluster
@@ -54,18 +55,14 @@ def per_device(cluster: Cluster, of_template: Sequence[npt.NDArray[Any]]) -> npt
 
 def device_domains(cluster: Cluster) -> Ints:
     """Return the domain of every device at every level; int32 of shape (levels, devices)."""
-    node, local = cluster.node_of, cluster.local_of
+    node = cluster.node_of
     domains = np.empty((len(cluster.level_names), cluster.n_devices), dtype=np.int32)
     domains[0], domains[1], domains[2] = np.arange(cluster.n_devices), _nvlink_domains(cluster), node
-    width = np.diff(cluster.first_device)[node]
     for row, level in zip(domains[3:], cluster.levels, strict=True):
         row[:] = level.of_node[node]
         if level.rails > 1:
-            # With more devices than rails, neighbouring devices share a rail, because they share a NIC. With fewer
-            # devices than rails, device k uses rail k.
-            rail = np.where(width >= level.rails, local * level.rails // np.maximum(width, 1), local % level.rails)
             row *= level.rails
-            row += rail
+            row += per_device(cluster, [rails_of(template, level.rails).first for template in cluster.templates])
     return domains
 
 

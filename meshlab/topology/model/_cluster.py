@@ -55,6 +55,10 @@ class Cluster:
         Source of the description.
     notes : tuple of str, default ()
         Remarks on missing or doubtful data.
+    failed : tuple of str, default ()
+        Parts that have failed or are slower, such as ``"node1/NIC3"`` or ``"leaf:5/uplink=50%"``, see `with_failed`.
+    intact : Cluster, optional
+        The cluster before they failed.
 
     Raises
     ------
@@ -82,6 +86,8 @@ class Cluster:
     title: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    intact: Cluster | None = None
 
     def __post_init__(self) -> None:
         nodes = len(self.names)
@@ -461,6 +467,145 @@ class Cluster:
         """
         return implementation(Cluster.without_node)(self, *nodes, keep_place=keep_place)
 
+    def without_cable(self, node: int | str, nic: int | str) -> Cluster:
+        """Return the cluster without the cable of one NIC. The NIC stays, but nothing uses it.
+
+        Parameters
+        ----------
+        node : int or str
+            The host, by index or name.
+        nic : int or str
+            The NIC, by index in the host or name.
+
+        Raises
+        ------
+        TopologyError
+            If the host or the NIC is unknown, or the NIC has no connection.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-h100", nodes=2).without_cable("node1", "NIC3").failed
+        ('node1/NIC3/cable',)
+        """
+        return implementation(Cluster.without_cable)(self, node, nic)
+
+    def without_switch(self, level: str, number: int) -> Cluster:
+        """Return the cluster without one switch.
+
+        Without a switch of the innermost level, the NICs that are connected to it are not usable. Without one of an
+        outer level, such as a pod, the switches below it have no way up.
+
+        Parameters
+        ----------
+        level : str
+            A level of the network, such as ``"leaf"``.
+        number : int
+            Number of the switch, as in `domain`. The leaf switch of rail ``r`` below unit ``u`` is number
+            ``u * rails + r``.
+
+        Raises
+        ------
+        TopologyError
+            If the level or the switch is unknown, or the switch has failed.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> cluster = ml.preset("dgx-h100", nodes=4).without_switch("leaf", 3)
+        >>> cluster.node(0).connected.tolist()
+        [True, True, True, False, True, True, True, True]
+        """
+        return implementation(Cluster.without_switch)(self, level, number)
+
+    def without_uplink(self, level: str, number: int, count: int = 1) -> Cluster:
+        """Return the cluster without some uplinks of one switch.
+
+        A switch has an uplink for each NIC below it, divided by the oversubscription of the level above it.
+
+        Parameters
+        ----------
+        level : str
+            A level of the network, such as ``"leaf"``.
+        number : int
+            Number of the switch, as in `without_switch`.
+        count : int, default 1
+            Number of uplinks.
+
+        Raises
+        ------
+        TopologyError
+            If the level or the switch is unknown, or the switch does not have as many uplinks.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> cluster = ml.preset("dgx-h100", nodes=64).without_uplink("leaf", 3, 8)
+        >>> float(cluster.levels[0].uplink_share[3])
+        0.75
+        """
+        return implementation(Cluster.without_uplink)(self, level, number, count)
+
+    def with_rate(self, part: str, rate: float | str) -> Cluster:
+        """Return the cluster with a lower rate of a NIC, of NVLink, or of the uplinks of a switch.
+
+        Parameters
+        ----------
+        part : str
+            ``"node1/NIC3"``, ``"node1/GPU3/NVLink"``, ``"node1/GPU3-GPU5"`` or ``"leaf:5/uplink"``.
+        rate : float or str
+            A share of the full rate such as 0.5 or ``"50%"``, or a bandwidth such as ``"200 Gb/s"`` or ``"24 GB/s"``.
+            NVLink has a whole number of links. 1 restores the full rate.
+
+        Raises
+        ------
+        TopologyError
+            If the part is unknown, or the rate is not more than 0 and at most the full one.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> cluster = ml.preset("dgx-h100", nodes=2).with_rate("node1/NIC3", "200 Gb/s")
+        >>> cluster.failed, cluster.node(1).nics[3].gbs
+        (('node1/NIC3=50%',), 24.0)
+        """
+        return implementation(Cluster.with_rate)(self, part, rate)
+
+    def with_failed(self, *parts: str) -> Cluster:
+        """Return the cluster in which parts have failed. `failed` lists them, and figures cross them out.
+
+        Parameters
+        ----------
+        *parts : str
+            ``"node1"``, ``"node1/GPU3"``, ``"node1/NIC3"``, ``"node1/NIC3/cable"``, ``"node1/GPU3/NVLink"``,
+            ``"node1/GPU3-GPU5"``, ``"leaf:5"``, ``"leaf:5/uplink"``, or ``"leaf:5/uplink*4"`` for four uplinks. With a
+            rate at the end, such as ``"node1/NIC3=50%"``, the part is slower.
+
+        Raises
+        ------
+        TopologyError
+            If a part is unknown, or has failed.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> cluster = ml.preset("dgx-h100", nodes=4).with_failed("node1", "leaf:3", "node0/NIC1=50%")
+        >>> cluster.n_devices, cluster.failed
+        (24, ('node1', 'leaf:3', 'node0/NIC1=50%'))
+        """
+        return implementation(Cluster.with_failed)(self, *parts)
+
+    def as_intact(self) -> Cluster:
+        """Return the cluster as if it had never had its failed parts, so that figures do not cross them out.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-h100").without_nic(0, "NIC3").as_intact().failed
+        ()
+        """
+        return replace(self, failed=(), intact=None)
+
     def with_devices(self, devices: int | None = None, nics: int | None = None) -> Cluster:
         """Return the cluster with other numbers of devices and NICs in every host.
 
@@ -672,7 +817,12 @@ class Cluster:
         for node in self.templates:
             parts = [(d.name, d.backend, d.bus_id, d.memory_bytes, d.mig) for d in node.devices]
             digest.update(repr((parts, [(n.name, n.gbits) for n in node.nics], node.words)).encode())
+            if not node.connected.all():
+                digest.update(node.connected.tobytes())
         levels = [(level.name, level.rails, float(level.taper)) for level in self.levels]
+        for level in self.levels:
+            if level.uplink_share is not None:
+                digest.update(repr((level.name, level.failed)).encode() + level.uplink_share.tobytes())
         digest.update(repr((levels, self.names)).encode())
         arrays = [self.kinds, *(level.of_node for level in self.levels)]
         for array in [*arrays, *([] if self.nvlink_of_node is None else [self.nvlink_of_node])]:

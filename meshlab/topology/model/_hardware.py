@@ -39,6 +39,7 @@ Words = tuple[tuple[str, ...], ...]
 _PCIE_GENERATION = {6: 3, 7: 3, 8: 4, 9: 5, 10: 5, 12: 5}  # by major compute capability
 _BACKENDS = ("cuda", "rocm", "cpu")
 _SWITCHED_LINKS = 18  # NVLinks between two GPUs that only an NVSwitch provides; bridges have at most 12
+_NOT_USABLE = Distance.UNKNOWN + 1  # farther than any NIC
 _MOST_CPUS = 1 << 16  # a corrupt list such as 0-4000000000 must not fill the memory
 _CPU_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
@@ -193,11 +194,15 @@ class Nic:
     """``InfiniBand`` or ``Ethernet``."""
     state: str | None = None
     """State as reported by the system, such as ``ACTIVE``."""
+    is_connected: bool = True
+    """False if its cable, or the switch at the other end, has failed."""
+    rail: int | None = None
+    """Rail of the switch at the other end. None for the rail of the devices that are near to it."""
 
     @property
     def gbs(self) -> float:
-        """Practical bandwidth in GB/s, in one direction. NaN if the line rate is unknown."""
-        return nic_gbs(self.gbits)
+        """Practical bandwidth in GB/s, in one direction. NaN if the line rate is unknown, 0 without a connection."""
+        return nic_gbs(self.gbits) if self.is_connected else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +258,8 @@ class Node:
         False if the source was truncated.
     notes : tuple of str, default ()
         Remarks on missing or doubtful data.
+    lost_nics : bool, default False
+        True if the host has no NIC left. A host that lists no NICs may have some.
 
     Raises
     ------
@@ -280,6 +287,7 @@ class Node:
     nvlink_known: bool = True
     complete: bool = True
     notes: tuple[str, ...] = ()
+    lost_nics: bool = False
 
     def __post_init__(self) -> None:
         ends = len(self.devices) + len(self.nics)
@@ -357,13 +365,37 @@ class Node:
         total = max(of_pairs, *(device.nvlink_count or 0 for device in self.devices), 0)
         return total * float(finite.max()) if finite.size else float("inf")
 
-    @cached_property
+    @property
     def near_nics(self) -> npt.NDArray[np.bool_]:
-        """True if a NIC is one of the nearest NICs of a device; bool of shape (devices, nics)."""
+        """True if a NIC is one of the nearest connected NICs of a device; bool of shape (devices, nics)."""
+        return self.near_ports if self.connected.all() else self._near_connected
+
+    @cached_property
+    def _near_connected(self) -> npt.NDArray[np.bool_]:
+        return self._nearest(self.connected)
+
+    @cached_property
+    def connected(self) -> npt.NDArray[np.bool_]:
+        """True if a NIC is connected to the network; bool of shape (nics,)."""
+        return np.array([nic.is_connected for nic in self.nics], dtype=bool)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True if the host has NICs, but none is connected."""
+        return self.lost_nics or (bool(self.nics) and not self.connected.any())
+
+    @cached_property
+    def near_ports(self) -> npt.NDArray[np.bool_]:
+        """True if a NIC is one of the nearest NICs of a device, connected or not; bool of shape (devices, nics)."""
+        return self._nearest(np.ones(len(self.nics), dtype=bool))
+
+    def _nearest(self, usable: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return whether a NIC is one of the nearest usable ones of a device."""
         devices = len(self.devices)
         away = self.distance[:devices, devices:]
-        if not away.size:
+        if not away.size or not usable.any():
             return np.zeros(away.shape, dtype=bool)
+        away = np.where(usable, away, _NOT_USABLE)
         nearest = away.min(axis=1, keepdims=True)
         # Where a row was cut, a NIC that is nearer than a far one may be among the unknown ones.
         is_cut = (away == Distance.UNKNOWN).any(axis=1, keepdims=True)

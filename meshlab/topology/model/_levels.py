@@ -47,6 +47,11 @@ class Level:
     taper : float, default 1
         Oversubscription: the bandwidth of the NICs below this level divided by the bandwidth across it. 7 is written
         as 1:7.
+    uplink_share : numpy.ndarray, optional
+        float64 of shape (switches,): the share of the bandwidth of its uplinks that every switch has left. The numbers
+        of the switches are those of `Cluster.domain`. By default all have all of it.
+    failed : tuple of int, default ()
+        Numbers of the switches that have failed.
     """
 
     name: str
@@ -54,6 +59,13 @@ class Level:
     rails: int = 1
     latency_us: float | None = None
     taper: float = 1.0
+    uplink_share: Floats | None = None
+    failed: tuple[int, ...] = ()
+
+    @property
+    def n_switches(self) -> int:
+        """Number of switches: one for every domain and rail."""
+        return (int(self.of_node.max(initial=-1)) + 1) * self.rails
 
 
 def regular_levels(
@@ -70,6 +82,13 @@ def regular_levels(
     if not pod or nodes > pod:
         levels.append(Level("cluster", number * 0, latency_us=latency_us, taper=taper))
     return tuple(levels)
+
+
+def rails_for(rails: int, before: int, after: int) -> int:
+    """Return the rails after a change of the NICs per host: one per NIC stays so, and none is without a NIC."""
+    if rails < 2 or not after or before == after:
+        return rails
+    return after if rails == before else min(rails, after)
 
 
 def check_taper(taper: object) -> None:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from meshlab.topology.model._levels import HOST, INNER_LEVELS, NVLINK, Floats, Ints
 from meshlab.topology.model._links import Distance, clique_numbers
+from meshlab.topology.model._rails import port_gbs, rails_of
 from meshlab.topology.placement._rank_map import RankMap
 
 
@@ -169,9 +170,8 @@ def _align_rails(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) 
         start[1:] = node[1:] != node[:-1]
         start[::size] = True
         run = np.cumsum(start) - 1  # one run per group and host
-        # One bit mask of rails per (group, host), so "do both hosts have a rank on a common rail" is one AND. Beyond 64
-        # rails bits are shared, which can only overestimate alignment; no preset has that many.
-        bits = np.left_shift(np.uint64(1), (rank_map.domains[index][ranks] % network.rails % 64).astype(np.uint64))
+        # One bit mask of rails per (group, host), so "do both hosts have a rank on a common rail" is one AND.
+        bits = rank_map.rail_bits(index, ranks)
         rails = np.bitwise_or.reduceat(bits, np.flatnonzero(start))[run].reshape(count, size).T
         unit = network.of_node[node].reshape(count, size).T
         shared = (rails & np.roll(rails, -1, axis=0)) > 0
@@ -233,7 +233,7 @@ def _nics_of_single_ranks(rank_map: RankMap, members: Ints, leaves: npt.NDArray[
     using = nic_set if leaves.all() else nic_set[:, leaves]
     share, per_nic, sharing = shares(rank_map, using.ravel())
     node_gbs = np.where(leaves, share[nic_set].min(axis=0), np.nan)
-    node_gbs[node_gbs == 0] = np.nan  # a host without known NICs
+    _without_unknown(rank_map, members, node_gbs)
     busiest = per_nic[nic_set].max(axis=0)
     return _NicUse(
         ranks_per_node,
@@ -242,6 +242,14 @@ def _nics_of_single_ranks(rank_map: RankMap, members: Ints, leaves: npt.NDArray[
         node_gbs,
         int(np.bincount(rank_map.set_node, weights=sharing).max()),
     )
+
+
+def _without_unknown(rank_map: RankMap, members: Ints, node_gbs: Floats) -> None:
+    """Replace the GB/s of groups on a host without known NICs. On a host whose NICs all failed they are 0."""
+    is_unknown = node_gbs == 0
+    if rank_map.cut_off.any():
+        is_unknown &= ~rank_map.cut_off[rank_map.kind[members]].any(axis=0)
+    node_gbs[is_unknown] = np.nan
 
 
 def _no_nics(ranks_per_node: Ints) -> _NicUse:
@@ -302,7 +310,7 @@ def _nics(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool_]) -> _N
     out = np.add.reduceat(np.where(uses, share[nic_set], 0.0), starts)
     reach = np.add.reduceat(np.where(uses, rank_map.set_nics[nic_set], 0), starts)
     node_gbs = np.where(leaves, np.minimum.reduceat(out, first_run), np.nan)
-    node_gbs[node_gbs == 0] = np.nan
+    _without_unknown(rank_map, members, node_gbs)
     busiest = np.maximum.reduceat(np.where(uses, per_nic[nic_set], 0.0), starts[first_run])
     return _NicUse(
         ranks_per_node,
@@ -320,43 +328,57 @@ def _taper(
     count = members.shape[1]
     taper = np.ones(count)
     gbs = np.full(count, np.inf)
-    for index, network in enumerate(rank_map.cluster.levels, len(INNER_LEVELS)):
-        if network.taper == 1:
+    for index in range(len(INNER_LEVELS), len(rank_map.domains)):
+        rates = uplink_gbs(rank_map, index - 1)
+        if rates is None:
             continue
         crossing = level >= index
         pays = crossing.any(axis=0)
         if not pays.any():
             continue
-        taper[pays] = np.maximum(taper[pays], network.taper)
         # Every hop at this level or above leaves its domain of the level below through the uplink of that domain. All
         # groups run at the same time, so all hops that start in the domain share the uplink.
-        below = rank_map.domains[index - 1]
-        source = below[members]
-        total = uplink_gbs(rank_map, index - 1)
-        flows = np.bincount(source[crossing], minlength=len(total))
+        hop, group = np.nonzero(crossing)
+        link, place, part = _uplinks_of(rank_map, index - 1, members[hop, group])
+        of_group = group[place]
+        np.maximum.at(taper, of_group, rates.taper[link])
+        flows = np.bincount(link, weights=np.broadcast_to(part, link.shape), minlength=len(rates.gbs))
         if copies is not None and index > len(INNER_LEVELS):
             flows *= copies[index - 1 - len(INNER_LEVELS)]
         with np.errstate(divide="ignore", invalid="ignore"):
-            each = total / network.taper / flows
-        gbs = np.minimum(gbs, np.where(crossing, each[source], np.inf).min(axis=0))
+            each = rates.gbs / flows
+        np.minimum.at(gbs, of_group, each[link])
     return taper, gbs
 
 
-def uplink_gbs(rank_map: RankMap, level: int) -> Floats:
-    """Return the GB/s of the uplinks of every domain of a level, without oversubscription: those of its NICs."""
-    # A switch of a rail has uplinks for all of its ports, also for those of failed NICs, whose devices use other rails.
+def _uplinks_of(rank_map: RankMap, level: int, ranks: Ints) -> tuple[Ints, Ints | slice, Floats | float]:
+    """Return the uplinks that ranks use, see `RankMap.switches_of`. Those of a host are its NICs."""
+    if level < len(INNER_LEVELS):
+        return rank_map.domains[level][ranks], slice(None), 1.0
+    return rank_map.switches_of(level, ranks)
+
+
+class Uplinks(NamedTuple):
+    """The uplinks of all switches of a level: GB/s, and the oversubscription, infinite for a switch without uplinks."""
+
+    gbs: Floats
+    taper: Floats
+
+
+def uplink_gbs(rank_map: RankMap, level: int, *, always: bool = False) -> Uplinks | None:
+    """Return the uplinks of every domain of a level. None if they carry all that the NICs send, unless `always`."""
+    # A switch has uplinks for all of its ports, also for those of failed NICs, whose devices use other switches.
     cluster = rank_map.cluster
-    has_rails = level >= len(INNER_LEVELS) and cluster.levels[level - len(INNER_LEVELS)].rails > 1
-    of_kind = np.zeros(len(cluster.templates))
-    for kind, template in enumerate(cluster.templates):
-        nearest = np.flatnonzero(template.near_nics.any(axis=0)).tolist()
-        speeds = [template.nics[k].gbs for k in nearest]
-        devices = len(template.devices)
-        if not nearest or not has_rails:
-            of_kind[kind] = sum(speeds) / max(devices, 1)
-        elif len(nearest) > devices:
-            of_kind[kind] = max(speeds) * round(len(nearest) / devices)
-        else:
-            of_kind[kind] = max(speeds) / (devices // len(nearest))
-    total: Any = np.bincount(cluster.domains[level], weights=of_kind[cluster.kinds[cluster.node_of]])
-    return np.asarray(total, dtype=float)
+    at = level - len(INNER_LEVELS)
+    share = cluster.levels[at].uplink_share if at >= 0 else None
+    taper = cluster.levels[at + 1].taper
+    if taper == 1 and share is None and not always:
+        return None
+    if at >= 0:
+        total = port_gbs(cluster.intact or cluster, at)
+    else:
+        of_kind = np.array([rails_of(template, 1).port_gbs[0] for template in cluster.templates])
+        total = of_kind[cluster.kinds]
+    left = np.ones(len(total)) if share is None else share
+    with np.errstate(divide="ignore"):
+        return Uplinks(total * left / taper, taper / left)

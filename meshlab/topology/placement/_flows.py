@@ -53,12 +53,12 @@ class Flows:
 
     def uplink_bytes(self, rank_map: RankMap, index: int) -> Floats:
         """Return the bytes on the uplink of every domain of a network level, the larger of both directions."""
-        domain = rank_map.domains[index]
-        size = int(rank_map.cluster.domains[index].max()) + 1
-        sums = [
-            np.bincount(domain[rank[level > index]], weights=bytes_[level > index], minlength=size)
-            for rank, _, level, bytes_ in self.outside
-        ]
+        size = rank_map.cluster.levels[index - len(INNER_LEVELS)].n_switches
+        sums = []
+        for rank, _, level, bytes_ in self.outside:
+            leaves = level > index
+            link, place, part = rank_map.switches_of(index, rank[leaves])
+            sums.append(np.bincount(link, weights=bytes_[leaves][place] * part, minlength=size))
         larger: Floats = np.maximum.reduce(sums)
         return larger
 
@@ -339,8 +339,7 @@ def _run_levels(visits: _Visits, child: npt.NDArray[np.intp], parent: npt.NDArra
         if network.rails == 1:
             level[domain[lead[child]] == domain[lead[parent]]] = index
             continue
-        bits = np.left_shift(np.uint64(1), (domain[visits.ranks] % network.rails % 64).astype(np.uint64))
-        rails = np.bitwise_or.reduceat(bits, visits.first)
+        rails = np.bitwise_or.reduceat(rank_map.rail_bits(index, visits.ranks), visits.first)
         unit = network.of_node[rank_map.node[lead]]
         level[((rails[child] & rails[parent]) > 0) & (unit[child] == unit[parent])] = index
     return level

@@ -39,7 +39,8 @@ _LENGTHS = {
     "strip": (0.8, 3, 92), "long_strip": (0.8, 6, 92), "unit_pad": (0.14, 1, 10),
     "unit_gap": (0.5, 3, 28), "fine_unit_gap": (0.5, 2, 28), "lane": (0.3, 1.5, 9),
     "pod_head": (1.2, 28, 54), "pod_gap": (1.2, 12, 60), "core": (1.4, 46, 76),
-    "nic": (0.2, 8, 26), "near_nic": (0.19, 26, 52), "nic_margin": (0.05, 2, 7), "device_pad": (0.07, 4, 16),
+    "bar": (0.17, 10, 18), "nic": (0.25, 8, 30),
+    "near_nic": (0.19, 26, 52), "nic_margin": (0.05, 2, 7), "device_pad": (0.07, 4, 16),
     "rack_nic": (0.14, 5, 14), "rack_port": (0.5, 5, 15), "rack_rail": (0.8, 5, 20),
     "spine": (0.24, 5, 12), "exit": (0.2, 30, 120),
 }  # fmt: skip  # as a table
@@ -328,7 +329,7 @@ def _measure(shape: _Shape, cw: float, ch: float, pods: int, units: int, boxes: 
         gap = _length("near_gap" if detail >= 2 else "gap", cw)
     nvlink = 0.0
     if detail >= 2:
-        lane = 22 if detail >= 3 else 10
+        lane = 22 if detail >= 3 else 10 if rack else _length("bar", cw)
         nvlink = lane if rack else lane * shape.lanes
     elif rack and detail == 1:
         nvlink = 6

@@ -52,6 +52,7 @@ class LinkLoad:
     gbs: Floats  # of each link in one direction, NaN if unknown
     taper: float  # oversubscription, 1 if there is none
     places: Ints  # number of each link in places such as `pod:2`
+    tapers: Floats | None = None  # oversubscription of each link if uplinks have failed, infinite without any left
 
     @cached_property
     def seconds(self) -> Floats:
@@ -59,12 +60,21 @@ class LinkLoad:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(self.bytes > 0, self.bytes / (self.gbs * 1e9), 0.0)
 
+    def taper_of(self, index: int) -> float:
+        """Return the oversubscription of one link."""
+        return self.taper if self.tapers is None else float(self.tapers[index])
+
+    @property
+    def longest(self) -> float:
+        """The longest time of all links, infinite if one of them has failed. Unknown times do not count."""
+        return float(np.fmax.reduce(self.seconds, initial=0.0))
+
     @property
     def busiest(self) -> int | None:
         """Index of the link with the longest time or, if that is unknown, with the most bytes. None without bytes."""
         if not self.bytes.any():
             return None
-        is_timed = np.isfinite(self.seconds) & (self.bytes > 0)
+        is_timed = ~np.isnan(self.seconds) & (self.bytes > 0)
         return int(np.argmax(np.where(is_timed, self.seconds, -1)) if is_timed.any() else np.argmax(self.bytes))
 
     def place(self, index: int) -> str:
@@ -112,9 +122,10 @@ class Loads:
 
     @property
     def seconds(self) -> float:
-        """Time of the slowest link, NaN if no bandwidth is known."""
-        times = [link.seconds[np.isfinite(link.seconds)].max(initial=0.0) for link in self.links]
-        return float(max(times, default=0.0)) or (0.0 if not self.limit and self.state == "none" else float("nan"))
+        """Time of the slowest link, NaN if no bandwidth is known, infinite if a link that is used has failed."""
+        return max((link.longest for link in self.links), default=0.0) or (
+            0.0 if not self.limit and self.state == "none" else float("nan")
+        )
 
     def of(self, name: str) -> LinkLoad | None:
         """Return the links with a name, or None."""
@@ -253,9 +264,13 @@ def _causes(loads: Loads) -> list[tuple[str, str, str]]:
         if k is None:
             continue
         count = int(link.groups[k])
-        if link.taper > 1:
+        taper = link.taper_of(k)
+        if link.seconds[k] == np.inf:
+            dead = "a NIC without a connection" if link.name == "nic" else f"a {link.name} that has no uplink left"
+            causes.append(("■", f"has no path, because its traffic needs {dead}", link.place(k)))
+        elif taper > 1:
             share = f"{count:,} groups share" if count > 1 else "one group uses"
-            causes.append(("■", f"{share} the 1:{link.taper:g} exit of a {link.name}", link.place(k)))
+            causes.append(("■", f"{share} the 1:{taper:.3g} exit of a {link.name}", link.place(k)))
         elif link.name == "nic" and count > 1:
             causes.append(("▲", f"{count:,} groups on one NIC", link.place(k)))
     if loads.climbs.any():
@@ -269,9 +284,8 @@ def _limit(links: Sequence[LinkLoad]) -> str:
     """Return the name of the links that need the longest time. Ties go to the inner links."""
     most, name = 0.0, ""
     for link in links:
-        time = float(link.seconds[np.isfinite(link.seconds)].max(initial=0.0))
-        if time > most * (1 + 1e-9):
-            most, name = time, link.name
+        if link.longest > most * (1 + 1e-9):
+            most, name = link.longest, link.name
     return name
 
 
@@ -282,7 +296,7 @@ def _state(links: Sequence[LinkLoad], limit: str, n: int, climbs: bool) -> str:
         return "none"
     if not set(busy) - {"nvlink", "host"}:
         return "host" if "host" in busy else "nvlink"
-    if limit and busy[limit].taper > 1:
+    if limit and busy[limit].taper_of(busy[limit].busiest or 0) > 1:
         return "taper"
     nic = busy.get("nic")
     return "shared" if climbs or (nic is not None and nic.groups.max() > 1) else "rail"
@@ -347,12 +361,14 @@ def _nic_load(rank_map: RankMap, scene: Scene, flows: Flows, count: int) -> Link
     host_of[scene.host] = np.arange(len(scene.host), dtype=np.int32)
     for k, template in enumerate(cluster.templates):
         speeds = np.array([nic.gbs for nic in template.nics], dtype=np.float64)
+        # Without any connected NIC, the bytes stay before those that carried them.
+        near_nics = template.near_ports if template.is_cut_off else template.near_nics
         where = scene.first_nic[scene.kind_of == k][:, None] + np.arange(len(speeds))
         gbs[where] = speeds
         if not len(speeds):
             continue
         # A set divides its bytes among its NICs in proportion to their speed.
-        near = template.near_nics * (speeds if np.isfinite(speeds).all() else 1.0)
+        near = near_nics * (speeds if np.isfinite(speeds).all() and speeds.any() else 1.0)
         part = near / np.maximum(near.sum(axis=1, keepdims=True), 1e-300)
         device, nic = np.nonzero(part)
         nics = np.bincount(device, minlength=len(part))
@@ -377,24 +393,22 @@ def _uplink_load(rank_map: RankMap, scene: Scene, flows: Flows, index: int, labe
     """Return the load of the uplinks of all domains of a network level."""
     cluster = rank_map.cluster
     number = index - len(INNER_LEVELS)
-    domain = rank_map.domains[index]
     network = cluster.levels[number]
-    size = (int(network.of_node.max()) + 1) * network.rails  # some rails may have no device
+    size = network.n_switches  # some rails may have no device
     sums, keys = [], []
     for rank, group, level, bytes_ in flows.outside:
         leaves = level > index
-        link = domain[rank[leaves]]
-        sums.append(np.bincount(link, weights=bytes_[leaves], minlength=size))
-        keys.append(link.astype(np.int64) * count + group[leaves])
-    taper = cluster.levels[number + 1].taper
+        link, place, part = rank_map.switches_of(index, rank[leaves])
+        sums.append(np.bincount(link, weights=bytes_[leaves][place] * part, minlength=size))
+        keys.append(link.astype(np.int64) * count + group[leaves][place])
     groups = _count_groups(np.concatenate(keys), count, size)
-    gbs = np.full(size, np.nan)
-    of_domain = uplink_gbs(rank_map, index) / taper
-    gbs[: len(of_domain)] = of_domain
+    rates = uplink_gbs(rank_map, index, always=True)
+    assert rates is not None  # always
     drawn_as, order, places = _drawn(scene, number, size)
     return LinkLoad(
-        network.name, label, drawn_as, groups[order], np.maximum.reduce(sums)[order], gbs[order], taper, places
-    )
+        network.name, label, drawn_as, groups[order], np.maximum.reduce(sums)[order], rates.gbs[order],
+        cluster.levels[number + 1].taper, places, None if network.uplink_share is None else rates.taper[order],
+    )  # fmt: skip
 
 
 def _drawn(scene: Scene, number: int, size: int) -> tuple[str, npt.NDArray[np.integer], Ints]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,9 @@ from meshlab.base._errors import TopologyError
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
-from meshlab.topology.model._levels import Floats, Ints
+from meshlab.topology.model._levels import INNER_LEVELS, Floats, Ints
 from meshlab.topology.model._links import Distance
+from meshlab.topology.model._rails import rails_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,7 @@ class RankMap:
     nvlink_gbs: Floats  # float64 of shape (ranks,): GB/s of the rank's NVLinks to other hosts
     # bool of shape (templates,): True if two devices in different NVLink domains have NVLink between them.
     patchy: npt.NDArray[np.bool_]
+    cut_off: npt.NDArray[np.bool_]  # bool of shape (templates,): True if no NIC of the host is connected
     one_rank_each: bool  # True if every device has at most one rank
 
     @classmethod
@@ -95,8 +98,47 @@ class RankMap:
             gbs=gbs,
             nvlink_gbs=nvlink[kind, local],
             patchy=np.array([_is_patchy(template) for template in templates]),
+            cut_off=np.array([template.is_cut_off for template in templates]),
             one_rank_each=in_order or int(np.bincount(devices).max()) == 1,
         )
+
+    @cached_property
+    def _rail_shares(self) -> dict[int, Floats | None]:
+        """What each rail carries of a device's traffic by number of rails, None if every device uses one rail."""
+        shares: dict[int, Floats | None] = {}
+        for rails in {level.rails for level in self.cluster.levels} - {1}:
+            tables = [rails_of(template, rails).share for template in self.cluster.templates]
+            shares[rails] = None
+            if any((np.count_nonzero(table, axis=1) > 1).any() for table in tables):
+                stacked = np.zeros((len(tables), max(map(len, tables)), rails))
+                for number, table in enumerate(tables):
+                    stacked[number, : len(table)] = table
+                shares[rails] = stacked
+        return shares
+
+    def switches_of(self, index: int, ranks: Ints) -> tuple[Ints, Ints | slice, Floats | float]:
+        """Return the switches of a network level that ranks use: the switch, the place in `ranks`, and the share."""
+        # A device that has lost its NIC uses the rails of several others.
+        level, domain = self.cluster.levels[index - len(INNER_LEVELS)], self.domains[index][ranks]
+        shares = self._rail_shares.get(level.rails)
+        if shares is None:
+            return domain, slice(None), 1.0
+        of_rank = shares[self.kind[ranks], self.local[ranks]]
+        place, rail = np.nonzero(of_rank)
+        first = domain - domain % level.rails
+        return (first[place] + rail).astype(np.int32), place.astype(np.int32), of_rank[place, rail]
+
+    def rail_bits(self, index: int, ranks: Ints) -> npt.NDArray[np.uint64]:
+        """Return the rails of a network level that every rank uses, as bits."""
+        # Beyond 64 rails bits are shared, which can only overestimate alignment; no preset has that many.
+        level, domain = self.cluster.levels[index - len(INNER_LEVELS)], self.domains[index][ranks]
+        shares = self._rail_shares.get(level.rails)
+        if shares is None:
+            return np.asarray(np.left_shift(np.uint64(1), (domain % level.rails % 64).astype(np.uint64)))
+        bit = np.left_shift(np.uint64(1), (np.arange(level.rails) % 64).astype(np.uint64))
+        table = np.bitwise_or.reduce(np.where(shares > 0, bit, np.uint64(0)), axis=2)
+        bits: npt.NDArray[np.uint64] = table[self.kind[ranks], self.local[ranks]]
+        return bits
 
     def links(self, source: Ints, target: Ints) -> tuple[npt.NDArray[np.int8], Floats]:
         """Return the `Distance` and the GB/s of links between two ranks of a host, or of an NVLink domain."""

@@ -53,6 +53,8 @@ def _domain_sizes(rank_map: RankMap) -> list[int]:
     cluster = rank_map.cluster
     if len(cluster.templates) != 1 or cluster.nvlink_of_node is not None:
         return []
+    if any(level.uplink_share is not None for level in cluster.levels):
+        return []
     host = len(cluster.templates[0].devices)
     sizes = [host]
     number = np.arange(cluster.n_nodes)

@@ -7,7 +7,6 @@ switches), and units are in pods. Positions follow from the scene alone, see `me
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,6 +16,8 @@ from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._levels import Floats, Ints
 from meshlab.topology.model._links import Distance
+from meshlab.topology.model._rails import closest_devices, rails_of
+from meshlab.topology.model._rails import slots as slots_of
 
 _MOST_ROWS = 16  # devices in one column of a host
 _MOST_LINKS = 18  # NVLinks of the largest GPU so far
@@ -72,7 +73,9 @@ class Scene:
     unit_id: Ints
     pod_id: Ints  # int32 of shape (pods,): number of each pod in the cluster's level
     rails: int  # leaf switches of a unit, 0 if they are unknown
-    # Names of a unit, of a pod, and of the level that joins all of them. Empty if the picture has no such level.
+    # Names of a leaf switch, of a unit, of a pod, and of the level that joins all of them. Empty if the picture has no
+    # such level.
+    leaf_word: str
     unit_word: str
     pod_word: str
     top_word: str
@@ -144,7 +147,7 @@ def scene_of(cluster: Cluster) -> Scene:
     rails = cluster.levels[0].rails if is_known else 0
     nic_counts = np.array([len(template.nics) for template in cluster.templates], dtype=np.int32)[cluster.kinds]
     first_nic = np.cumsum(nic_counts) - nic_counts
-    slots = [_slots(template) for template in cluster.templates]
+    slots = [slots_of(template) for template in cluster.templates]
     # A host that has lost all of its devices keeps its size.
     most = max(int(slot.max(initial=-1)) + 1 for slot in slots)
     kinds = tuple(_kind(node, rails, is_rack, slot, most) for node, slot in zip(cluster.templates, slots, strict=True))
@@ -165,6 +168,7 @@ def scene_of(cluster: Cluster) -> Scene:
         unit_id=leaf[order][first_of_unit].astype(np.int32),
         pod_id=pod[order][first_of_pod].astype(np.int32),
         rails=rails,
+        leaf_word=names[0] if is_known else "",
         unit_word=names[unit_level] if is_known else "",
         pod_word=names[pod_level] if pod_level >= 0 else "",
         top_word=names[-1] if has_units else "",
@@ -188,8 +192,8 @@ def scene_of_ranks(title: str, names: tuple[str, ...], width: int) -> Scene:
     return Scene(
         title=title, network="none", is_rack=False, kinds=(kind,), kind_of=blocks * 0, host=blocks,
         first_device=blocks * width, first_nic=blocks * 0, box_of=blocks, unit_of=blocks * 0, is_joined=blocks * 0,
-        pod_of=zeros, unit_id=zeros, pod_id=zeros, rails=0, unit_word="", pod_word="", top_word="", unit_level=-1,
-        pod_level=-1, taper=1.0, names=names,
+        pod_of=zeros, unit_id=zeros, pod_id=zeros, rails=0, leaf_word="", unit_word="", pod_word="", top_word="",
+        unit_level=-1, pod_level=-1, taper=1.0, names=names,
     )  # fmt: skip  # nearly all are zero, so they need no line each
 
 
@@ -231,15 +235,6 @@ def _grid(devices: int) -> tuple[int, int]:
     """Return the rows and columns of a host, with columns of equal length."""
     columns = max(1, -(-devices // _MOST_ROWS))
     return max(1, -(-devices // columns)), columns
-
-
-def _slots(node: Node) -> Ints:
-    """Return the position of every device: its number in the host, so that devices do not move if one is lost."""
-    numbers = [device.id for device in node.devices]
-    count = len(numbers)
-    rises = all(map(operator.lt, numbers, numbers[1:]))
-    is_usable = count > 0 and rises and numbers[0] >= 0 and numbers[-1] < 2 * count
-    return np.array(numbers if is_usable else range(count), dtype=np.int32)
 
 
 def _kind(node: Node, rails: int, is_rack: bool, slot_of: Ints, most_slots: int) -> Kind:
@@ -291,13 +286,11 @@ def _bars(set_of: Ints, row_of: Ints) -> Ints:
 
 def _nic_rows(node: Node, rails: int, slot_of: Ints, rows: int) -> tuple[Floats, float, Ints]:
     """Return the centre of every NIC in rows, the distance between NICs, and the rail of every NIC."""
-    # A device whose own NIC is missing is near to other NICs too, but farther away, so it does not move them.
     devices, nics = len(node.devices), len(node.nics)
-    rail = np.full(nics, -1, dtype=np.int32)
+    rail = rails_of(node, rails).of_nic if rails else np.full(nics, -1, dtype=np.int32)
     if not nics or not devices:
         return (np.arange(nics) + 0.5) * rows / max(nics, 1), min(1.0, rows / max(nics, 1)), rail
-    away = np.where(node.near_nics, node.distance[:devices, devices:], Distance.UNKNOWN)
-    closest = (away == away.min(axis=0)) & (away < Distance.UNKNOWN)
+    closest = closest_devices(node)
     center, space = np.full(nics, -1.0), 1.0
     for key in {tuple(column.tolist()) for column in closest.T if column.any()}:
         members = np.flatnonzero((np.array(key) == closest.T).all(axis=1))
@@ -305,11 +298,6 @@ def _nic_rows(node: Node, rails: int, slot_of: Ints, rows: int) -> tuple[Floats,
         apart = min(1.0, len(held) / len(members))
         center[members] = slot_of[held].mean() + 0.5 + (np.arange(len(members)) - (len(members) - 1) / 2) * apart
         space = min(space, apart)
-        device = held[np.arange(len(members)) * len(held) // len(members)]
-        # As in `Cluster.domains`: neighbouring devices share a rail if there are more devices than rails.
-        rail[members] = device * rails // devices if devices >= rails else device % rails
-    if not rails:
-        rail[:] = -1
     gaps = np.diff(np.sort(center))
     is_clear = int(slot_of.max()) < _MOST_ROWS and center.min() >= space / 2 - 1e-9
     if is_clear and (not gaps.size or gaps.min() >= space - 1e-9):

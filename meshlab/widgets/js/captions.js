@@ -70,6 +70,13 @@ export function fillLegend(parent, p) {
     entries.push(element("span", {}, swatch("idle"), view.is_mesh ? "no rank" : "no domain"));
   }
   if (scene.is_joined.some((one) => one)) toggle("nvlink", "NVLink domain", swatch("nvlink"));
+  if (view.is_mesh && view.is_placed) entries.push(element("span", {}, element("b", { text: "9 " }), "rank"));
+  if (scene.nics && view.is_placed) entries.push(element("span", {}, swatch("nic"), "NIC"));
+  if (scene.network === "known") {
+    entries.push(element("span", {}, swatch("leaf"), "leaf switch"));
+    const above = [scene.pod_word, scene.top_word].filter(Boolean).join(" and ");
+    if (above) entries.push(element("span", {}, swatch("spine"), `fabric: ${above} switches`));
+  }
   if (loads?.by.nic) {
     toggle("loads", "link, idle to busiest", swatch("load"));
     if (loads.is_conflict) {
@@ -78,6 +85,14 @@ export function fillLegend(parent, p) {
     if (loads.links.some((link) => link.groups.some((n) => n > 1))) {
       toggle("counts", "groups on one link", element("b", { text: "×N " }));
     }
+  }
+  if (view.is_placed && view.is_mesh) {
+    const marks = view.marks.flatMap(([mark, meaning], k) => [
+      k ? " · " : "",
+      element("b", { class: `ml-mark${"■▲".includes(mark) ? "-bad" : "-good"}`, text: mark }),
+      ` ${meaning}`,
+    ]);
+    entries.push(element("span", { class: "ml-marks" }, ...marks));
   }
   refill(parent, ...entries);
 }

@@ -2,8 +2,45 @@
 
 import { button, element, findAll, focusIn, refill } from "./dom.js";
 
-// A number with − and +. `step(by)` and `type(text)` are called by hand, `update` by Python.
-export function stepper({ label, listen, step, type, id = null, wide = false }) {
+/**
+ * A text field that keeps what is typed, or sent and not answered yet: only the answer to its own edit replaces it.
+ * @param {{ input: HTMLInputElement, listen: Listen, queue: EditQueue, send: (text: string) => number | null }} parts
+ *   `send` returns the version of the edit.
+ */
+export function typedField({ input, listen, queue, send }) {
+  let shown = "";
+  let isTyping = false;
+  /** @type {{ text: string, version: number | null } | null} */
+  let sent = null;
+  const pending = () => (sent && queue.isWaiting(sent.version) ? sent : (sent = null));
+  const accept = () => {
+    const text = input.value.trim();
+    isTyping = false;
+    if (text !== (pending()?.text ?? shown)) sent = { text, version: send(text) };
+  };
+  const reset = () => {
+    isTyping = false;
+    input.value = pending()?.text ?? shown;
+  };
+  listen(input, "input", () => (isTyping = true));
+  listen(input, "change", accept);
+  return {
+    accept,
+    reset,
+    /**
+     * @param {string} value Of Python
+     * @param {string} text What the field shows, also if it is not valid
+     */
+    update(value, text = value) {
+      shown = value;
+      if (!isTyping && !pending() && input.value !== text) input.value = text;
+    },
+  };
+}
+
+// A number with − and +. `step(by)` and `type(text)` are called by hand and return the version of their edit, `update`
+// is called by Python.
+export function stepper({ label, listen, queue, step, type, id = null, wide = false }) {
   const less = button("−", { "aria-label": `${label}: less`, tabindex: "-1" });
   const more = button("+", { "aria-label": `${label}: more`, tabindex: "-1" });
   const input = element("input", {
@@ -15,35 +52,29 @@ export function stepper({ label, listen, step, type, id = null, wide = false }) 
     id,
   });
   const root = element("span", { class: wide ? "ml-step ml-wide" : "ml-step" }, less, input, more);
-  let shown = "";
-  const accept = () => {
-    if (input.value.trim() === shown) return;
-    type(input.value.trim());
-  };
+  const field = typedField({ input, listen, queue, send: type });
   listen(less, "click", () => step(-1));
   listen(more, "click", () => step(1));
-  listen(input, "change", accept);
   listen(input, "focus", () => input.select());
   listen(input, "keydown", (event) => {
     if (event.key === "ArrowUp" || event.key === "ArrowDown") {
       if (event.altKey || event.ctrlKey || event.metaKey) return;
+      field.accept(); // what is typed comes before the step
       step(event.key === "ArrowUp" ? 1 : -1);
       event.preventDefault();
     } else if (event.key === "Escape") {
-      input.value = shown;
+      field.reset();
     } else if (event.key !== "Enter") {
       return;
     }
     event.stopPropagation(); // JupyterLab would leave the widget
-    if (event.key === "Enter") accept();
+    if (event.key === "Enter") field.accept();
   });
   return {
     root,
     input,
     update({ value, canLess = true, canMore = true, off = "", problem = null, hint = "" }) {
-      shown = value;
-      const text = problem ? problem.value : value;
-      if (input.value !== text) input.value = text;
+      field.update(value, problem ? problem.value : value);
       // A button that the pointer is on stays enabled for the browser, so that it keeps the focus at the end of its range.
       less.setAttribute("aria-disabled", String(!canLess || Boolean(off)));
       more.setAttribute("aria-disabled", String(!canMore || Boolean(off)));

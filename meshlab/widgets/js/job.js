@@ -1,7 +1,7 @@
 // The job panel: the model, how it trains, and the layouts that a search finds.
 
 import { button, element, fillSelect, refill, setText } from "./dom.js";
-import { disclosure, problemBox } from "./fields.js";
+import { disclosure, problemBox, typedField } from "./fields.js";
 
 export function jobPanel({ model, root, listen, shell }) {
   const { edit, isLive } = shell;
@@ -59,12 +59,18 @@ export function jobPanel({ model, root, listen, shell }) {
     const target = event.target.closest("button");
     if (target) edit({ action: "layout", where: "layout", ...layouts[Number(target.dataset.layout)] });
   });
-  listen(experts, "change", () => edit({ action: "experts", value: experts.value, where: "job:experts" }));
-  listen(experts, "keydown", keep);
+  const expertField = typedField({
+    input: experts,
+    listen,
+    queue: shell.queue,
+    send: (value) => edit({ action: "experts", value, where: "job:experts" }),
+  });
+  listen(experts, "keydown", (event) => keep(event, expertField));
 
-  function keep(event) {
+  function keep(event, field) {
     event.stopPropagation(); // JupyterLab would leave the widget
     if (event.key === "Enter") event.target.blur();
+    if (event.key === "Escape") field.reset();
   }
 
   function makeField({ name, label, choices, is_model: isModel }) {
@@ -78,24 +84,24 @@ export function jobPanel({ model, root, listen, shell }) {
     });
     const options = choices.map((text) => element("option", { value: text, text }));
     const input = choices.length ? element("select", { id }, ...options) : typed;
-    listen(input, "change", () => edit({ action: "job_field", field: name, value: input.value, where: `job:${name}` }));
-    listen(typed, "keydown", keep);
+    const send = (value) => edit({ action: "job_field", field: name, value, where: `job:${name}` });
+    const ofText = typedField({ input, listen, queue: shell.queue, send });
+    listen(typed, "keydown", (event) => keep(event, ofText));
     listen(typed, "focus", () => typed.select());
     const soft = element("span", { class: "ml-soft", id: `${id}-note` });
     input.setAttribute("aria-describedby", soft.id);
     const box = problemBox({ listen, edit });
     const caption = element("span", { class: "ml-job-label" }, element("label", { for: id, text: label }), soft);
-    const field = { input, soft, box, parts: [caption, input, box.root], into: isModel ? sizes : training };
+    const field = { input, ofText, soft, box, parts: [caption, input, box.root], into: isModel ? sizes : training };
     fields.set(name, field);
     return field;
   }
 
-  function fillFields(rows, fault) {
+  function fillFields(rows) {
     for (const row of rows) {
       const field = fields.get(row.name) ?? makeField(row);
-      const mine = fault?.where === `job:${row.name}` ? fault : null;
-      const text = mine ? mine.value : row.value;
-      if (field.input.value !== text) field.input.value = text;
+      const mine = shell.fault(`job:${row.name}`);
+      field.ofText.update(row.value, mine ? mine.value : row.value);
       field.input.setAttribute("aria-invalid", String(Boolean(mine)));
       setText(field.soft, row.note);
       field.box.update(mine);
@@ -145,25 +151,23 @@ export function jobPanel({ model, root, listen, shell }) {
     update() {
       const job = model.get("_job");
       if (!job.models) return;
-      const { problem: fault } = shell.panel();
       const hasJob = Boolean(job.title);
       section.hidden = !isLive && !hasJob;
       const own = hasJob && !job.model ? [["own", job.title]] : [];
       fillSelect(choice, [["", "No job"], ...own, ...job.models], job.model || (hasJob ? "own" : ""));
       choice.hidden = !isLive;
-      problem.update(fault?.where === "job" || fault?.where === "layout" ? fault : null);
+      problem.update(shell.fault("job") ?? shell.fault("layout"));
       for (const node of [about, training, architecture, search.parentElement]) node.hidden = !hasJob;
       search.parentElement.hidden ||= !isLive;
       const isChanged = hasJob && job.model && job.title.startsWith("custom");
       setText(about, isLive && !isChanged ? job.about : `${job.title}: ${job.about}`);
       setText(source, job.source);
       source.hidden = !job.source;
-      if (isLive) fillFields(job.fields, fault);
+      if (isLive) fillFields(job.fields);
       else fillTexts(job.fields);
       expertRow.hidden = !hasJob || job.experts === null || !isLive;
-      const wrong = fault?.where === "job:experts" ? fault : null;
-      const text = wrong ? wrong.value : (job.experts ?? "");
-      if (experts.value !== text) experts.value = text;
+      const wrong = shell.fault("job:experts");
+      expertField.update(job.experts ?? "", wrong ? wrong.value : (job.experts ?? ""));
       expertBox.update(wrong);
       const found = job.search;
       layouts = (found?.rows ?? []).map(({ mesh, experts: on, interleave }) => ({ mesh, experts: on, interleave }));

@@ -33,7 +33,7 @@ function measure(rules, cw, ch, pods, units, boxes) {
   else if (detail === 0) s.gap = cw >= 5 ? 1 : 0;
   else s.gap = length(detail >= 2 ? "near_gap" : "gap", cw);
   s.nvlink = 0;
-  if (detail >= 2) s.nvlink = (detail >= 3 ? 22 : 10) * (rack ? 1 : shape.lanes);
+  if (detail >= 2) s.nvlink = (detail >= 3 ? 22 : rack ? 10 : length("bar", cw)) * (rack ? 1 : shape.lanes);
   else if (rack && detail === 1) s.nvlink = 6;
   s.switches = s.nicWidth = s.railHeight = 0;
   if (rack) {

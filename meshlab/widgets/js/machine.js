@@ -53,7 +53,11 @@ export function machinePanel({ root, listen, shell }) {
   listen(here, "click", () => edit({ action: "this_host", where: "machine" }));
   listen(paste, "click", () => toggle(pasted.hidden));
   listen(cancel, "click", () => toggle(false));
-  listen(use, "click", () => edit({ action: "paste_machine", text: text.value, where: "paste_machine" }));
+  let pastedText = "";
+  listen(use, "click", () => {
+    pastedText = text.value;
+    edit({ action: "paste_machine", text: pastedText, where: "paste_machine" });
+  });
   listen(text, "keydown", (event) => {
     event.stopPropagation();
     if (event.key === "Escape") toggle(false);
@@ -68,6 +72,7 @@ export function machinePanel({ root, listen, shell }) {
     const field = stepper({
       label,
       listen,
+      queue: shell.queue,
       id: shell.id(`dial-${name}`),
       step: (by) => edit({ action: "turn", dial: name, by, where: `dial:${name}` }),
       type: (value) => edit({ action: "dial", dial: name, value, where: `dial:${name}` }),
@@ -82,7 +87,7 @@ export function machinePanel({ root, listen, shell }) {
   return {
     update() {
       const panel = shell.panel();
-      const { machine, problem: fault } = panel;
+      const { machine } = panel;
       section.hidden = !machine;
       if (!machine) return;
       const own = machine.preset ? [] : [element("option", { value: "", text: machine.title })];
@@ -97,7 +102,7 @@ export function machinePanel({ root, listen, shell }) {
       preset.value = machine.preset;
       for (const dial of machine.dials) {
         const { field, box, caption } = dials.get(dial.name) ?? dialRow(dial);
-        const mine = fault?.where === `dial:${dial.name}` ? fault : null;
+        const mine = shell.fault(`dial:${dial.name}`);
         const hint = dial.hint || (dial.value === "" ? "–" : "");
         field.update({
           value: dial.hint ? "" : dial.value,
@@ -111,12 +116,12 @@ export function machinePanel({ root, listen, shell }) {
         caption.classList.toggle("ml-off", Boolean(dial.off));
         box.update(mine);
       }
-      const isPaste = fault?.where === "paste_machine";
-      problem.update(isPaste || fault?.where === "machine" ? fault : null);
+      const isPaste = Boolean(shell.fault("paste_machine"));
+      problem.update(shell.fault("paste_machine") ?? shell.fault("machine"));
       text.setAttribute("aria-invalid", String(isPaste));
       if (isPaste) {
         pasted.hidden = false;
-      } else if (shell.isDone("paste_machine")) {
+      } else if (shell.isDone("paste_machine") && text.value === pastedText) {
         text.value = "";
         toggle(false);
       }

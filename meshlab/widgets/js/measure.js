@@ -1,7 +1,9 @@
 // The engines, the form of the next run, the run, and the monitor.
 
-import { attribute, element, fill, focusIn, setText, show } from "./dom.js";
+import { attribute, element, fill, setText, show } from "./dom.js";
+import { typedField } from "./fields.js";
 import { monitorPanel } from "./monitor.js";
+import { queueOf } from "./queue.js";
 import { runPanel } from "./run.js";
 
 const GROUPINGS = { together: "all together", "together, alone": "together and alone", pairs: "pairs of ranks" };
@@ -14,11 +16,18 @@ function enginesPanel({ model, shell }) {
   const line = element("span", { class: "ml-run-line" });
   const choice = element("select", { "aria-label": "Engines to start" });
   const send = (action, more) => shell.send({ type: "measure.engines", action, ...more });
+  const chosen = () => model.get("_engines").choices[choice.selectedIndex];
   const start = element("button", {
     type: "button",
     class: "ml-run-main",
     text: "Start",
-    onclick: () => send("start", model.get("_engines").choices[choice.selectedIndex]),
+    onclick: () => send("start", chosen()),
+  });
+  const end = element("button", {
+    type: "button",
+    text: "Stop them",
+    title: "Stop the ranks of the other workbench. A run is cancelled, and its rows are kept.",
+    onclick: () => send("close", { owner: chosen().owner }),
   });
   const restart = element("button", {
     type: "button",
@@ -42,11 +51,19 @@ function enginesPanel({ model, shell }) {
       "div",
       { class: "ml-run-head" },
       element("div", { class: "ml-run-state" }, sign, line),
-      element("div", { class: "ml-run-controls" }, choice, start, restart, close),
+      element("div", { class: "ml-run-controls" }, choice, start, end, restart, close),
     ),
     alert,
     chips,
   );
+
+  // Engines of another workbench are taken over, or stopped.
+  function nameStart() {
+    const isOffer = chosen()?.owner !== undefined;
+    setText(start, isOffer ? "Use them" : "Start");
+    show(end, isOffer && !start.hidden);
+  }
+  choice.addEventListener("change", nameStart);
 
   function update() {
     const { state, text: where, doing, problem, ranks, more, choices, is_own: isOwn } = model.get("_engines");
@@ -59,9 +76,10 @@ function enginesPanel({ model, shell }) {
     const isBusy = Boolean(doing);
     show(choice, isNone);
     show(start, isNone);
+    nameStart();
     show(restart, state === "broken");
     show(close, isOwn && !isNone && state !== "closing");
-    start.disabled = choice.disabled = restart.disabled = isBusy;
+    start.disabled = end.disabled = choice.disabled = restart.disabled = isBusy;
     setText(alert, problem ? `${problem[0].toUpperCase()}${problem.slice(1)}` : "");
     show(chips, ranks.length > 0 && !isNone);
     fill(chips, [ranks, more], () => [
@@ -82,7 +100,7 @@ function enginesPanel({ model, shell }) {
 }
 
 function formPanel({ model, listen, shell }) {
-  let edit = 0;
+  const queue = queueOf(model);
   const problems = new Map();
   const fields = new Map();
   const field = (name, label, control, extra = "") => {
@@ -142,37 +160,39 @@ function formPanel({ model, listen, shell }) {
     element("div", { class: "ml-run-head" }, estimate, start),
   );
 
+  // Only what has changed, because the other fields may have edits on their way.
   function send(changes) {
-    const { form } = model.get("_bench");
-    edit++;
-    shell.send({ type: "measure.form", edit, form: { ...form, ...changes } });
+    const version = queue.push({ type: "measure.form", form: changes }, "_bench");
+    update();
+    return version;
   }
-  for (const control of [mesh, axis, sizes, mode, grouping, sampling]) {
+  for (const control of [axis, mode, grouping, sampling]) {
     listen(control, "change", () => send({ [control.name]: control.value }));
   }
-  listen(launches, "change", () => send({ launches: Number(launches.value) }));
+  const typed = new Map(
+    [mesh, sizes, launches].map((input) => {
+      const value = (text) => (input === launches ? Number(text) : text);
+      return [input, typedField({ input, listen, queue, send: (text) => send({ [input.name]: value(text) }) })];
+    }),
+  );
   listen(root, "keydown", (event) => event.target.tagName === "INPUT" && event.stopPropagation()); // keys of the notebook
 
   const options = (select, values, label, chosen) => {
     fill(select, values, () => values.map((value) => element("option", { value, text: label(value) })));
     if (select.value !== chosen) select.value = chosen;
   };
-  const write = (control, value) => {
-    if (control.value !== String(value) && focusIn(control) !== control) control.value = value;
-  };
 
   function update() {
     const bench = model.get("_bench");
-    if (!bench.form || bench.edit < edit) return; // an answer to an older edit
-    const { form } = bench;
+    if (!bench.form) return;
+    const waiting = queue.waiting("_bench");
+    const form = Object.assign({}, bench.form, ...waiting.map(({ content }) => content.form));
     const isPairs = form.grouping === "pairs";
     options(axis, ["", ...bench.axes], (name) => name || (isPairs ? "all ranks" : "all axes"), form.axis);
     options(mode, bench.modes, (name) => name, form.mode);
     options(grouping, bench.groupings, (name) => GROUPINGS[name], form.grouping);
     options(sampling, bench.samplings, (name) => name, form.sampling);
-    write(sizes, form.sizes);
-    write(launches, form.launches);
-    write(mesh, form.mesh);
+    for (const [input, field] of typed) field.update(String(form[input.name]));
     attribute(mesh, "placeholder", bench.mesh);
     const toggle = (name) => {
       const rest = form.collectives.filter((one) => one !== name);
@@ -192,6 +212,7 @@ function formPanel({ model, listen, shell }) {
         }),
       ),
     );
+    if (waiting.length) return; // the rest is about an older form
     for (const [name, problem] of problems) {
       setText(problem, bench.problems[name] ?? "");
       if (fields.get(name).tagName !== "DIV") {

@@ -32,6 +32,7 @@ export function meshPanel({ root, listen, shell }) {
   const message = stepper({
     label: "Message size",
     listen,
+    queue: shell.queue,
     wide: true,
     id: shell.id("message"),
     step: (by) => edit({ action: "message_step", by, where: "message" }),
@@ -71,7 +72,11 @@ export function meshPanel({ root, listen, shell }) {
     if (template.value) send({ action: "template", text: template.value });
     template.value = "";
   });
-  listen(use, "click", () => send({ action: "paste", text: text.value }));
+  let pasted = "";
+  listen(use, "click", () => {
+    pasted = text.value;
+    send({ action: "paste", text: pasted });
+  });
   listen(text, "input", () => {
     text.rows = Math.min(Math.max(text.value.split("\n").length, 1), 6);
   });
@@ -132,11 +137,12 @@ export function meshPanel({ root, listen, shell }) {
     const field = stepper({
       label: `Size of ${name}`,
       listen,
+      queue: shell.queue,
       step: (by) => {
         const row = rows.find((one) => one.name === name);
-        const next = by > 0 ? row?.more : row?.less;
-        if (!next) return;
-        edit({ action: "step", axis: name, by, where: `size:${name}` }, next);
+        const isOutdated = shell.queue.waiting().length > 0; // the row is that before the waiting edits
+        const next = isOutdated ? null : by > 0 ? row?.more : row?.less;
+        if (next || isOutdated) edit({ action: "step", axis: name, by, where: `size:${name}` }, next);
       },
       type: (value) => edit({ action: "size", axis: name, value, where: `size:${name}` }),
     });
@@ -163,7 +169,15 @@ export function meshPanel({ root, listen, shell }) {
       rename.hidden = true;
       select.hidden = false;
       const value = rename.value.trim();
-      if (isAccepted && value && value !== name) edit({ action: "rename", axis: name, value, where: `size:${name}` });
+      if (!isAccepted || !value || value === name) return;
+      edit({ action: "rename", axis: name, value, where: `size:${name}` });
+      if (made.has(value)) return;
+      // Edits that follow before Python has answered are about the new name.
+      rows = rows.map((row) => (row.name === name ? { ...row, name: value } : row));
+      made.set(value, made.get(name));
+      made.delete(name);
+      name = value;
+      setText(select, name);
     };
     listen(select, "click", () => shell.chooseAxis(name));
     listen(select, "dblclick", startRename);
@@ -226,13 +240,13 @@ export function meshPanel({ root, listen, shell }) {
     return {
       root: node,
       startRename,
-      update(row, { axis, fault, count: n }) {
+      update(row, { axis, count: n }) {
         name = row.name;
         setText(select, name);
         select.setAttribute("aria-current", String(name === axis));
         node.classList.toggle("ml-on", name === axis);
         grip.setAttribute("aria-label", `Move ${name}`);
-        const mine = fault?.where === `size:${name}` ? fault : null;
+        const mine = shell.fault(`size:${name}`);
         field.update({
           value: String(row.size),
           canLess: Boolean(row.less),
@@ -253,7 +267,7 @@ export function meshPanel({ root, listen, shell }) {
     update() {
       if (lifted) return; // the order under the hand stays
       const panel = shell.panel();
-      const { mesh, problem: fault } = panel;
+      const { mesh } = panel;
       rows = mesh.rows;
       for (const row of rows) if (!made.has(row.name)) made.set(row.name, makeRow(row.name));
       for (const [name, row] of made) {
@@ -263,7 +277,7 @@ export function meshPanel({ root, listen, shell }) {
         }
       }
       arrange();
-      for (const row of rows) made.get(row.name).update(row, { axis: shell.axis(), fault, count: rows.length });
+      for (const row of rows) made.get(row.name).update(row, { axis: shell.axis(), count: rows.length });
       const own = rows.find((row) => row.name === shell.axis());
       toolbar.hidden = !own;
       if (own) {
@@ -277,15 +291,16 @@ export function meshPanel({ root, listen, shell }) {
       }
       setText(sum, mesh.sum);
       fill.hidden = !mesh.idle;
-      problem.update(fault?.where === "paste" ? fault : null);
-      text.setAttribute("aria-invalid", String(fault?.where === "paste" && Boolean(fault.value)));
-      if (shell.isDone("paste")) {
+      const fault = shell.fault("paste");
+      problem.update(fault);
+      text.setAttribute("aria-invalid", String(Boolean(fault?.value)));
+      if (shell.isDone("paste") && text.value === pasted) {
         text.value = "";
         text.rows = 1;
       }
       fillSelect(add, [["", "+ Axis"], ...mesh.free.map((name) => [name, name])], "");
       fillSelect(template, [["", "Layout"], ...mesh.templates.map(([name, axes]) => [axes, `${name} · ${axes}`])], "");
-      const mine = fault?.where === "message" ? fault : null;
+      const mine = shell.fault("message");
       message.update({ value: panel.message, problem: mine });
       messageProblem.update(mine);
     },

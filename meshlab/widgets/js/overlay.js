@@ -16,6 +16,8 @@ import {
   widthOf,
   write,
 } from "./paint.js";
+import { outlineOf } from "./parts.js";
+import { failedBox } from "./pick.js";
 import { count } from "./text.js";
 
 const VEIL = 0.62;
@@ -136,6 +138,32 @@ function paintMembers(p, g, devices, active, found) {
   const left = x + w + 6 + wide + p.x > p.width ? x - wide - 6 : x + w + 6;
   roundBox(pen, left, y + h / 2 - 9, wide, 18, colors.bg, colors.conflict, 3);
   write(p, [text], left + 5, y + h / 2, colors.conflict, { bold: true });
+}
+
+// Outlines of picked parts.
+export function paintOutlines(p, hits) {
+  const { pen, colors } = p;
+  pen.save();
+  pen.translate(p.x, p.y);
+  pen.lineJoin = "round";
+  for (const hit of hits) {
+    const box = hit.kind === "mark" ? failedBox(p, hit.mark) : null;
+    const { boxes, lines } = hit.kind === "mark" ? { boxes: box ? [box] : [], lines: [] } : outlineOf(p, hit);
+    for (const line of lines) {
+      for (const [color, width] of [
+        [colors.bg, 9],
+        [colors.ink, 6],
+        [colors.bg, 2],
+      ]) {
+        polyline(pen, line, color, width);
+      }
+    }
+    for (const [x, y, w, h] of boxes) {
+      roundBox(pen, x - 3.5, y - 3.5, w + 7, h + 7, null, colors.bg, 4, 2);
+      roundBox(pen, x - 1.5, y - 1.5, w + 3, h + 3, null, colors.ink, 3, 2.5);
+    }
+  }
+  pen.restore();
 }
 
 export function paintLasso(p, corners) {

@@ -139,38 +139,52 @@ export function paintBase(p) {
   paintFailed(p);
 }
 
-// A cross at each failed part, over an empty box if there is room.
+// A cross at each failed part, over an empty box if there is room, and the share of each part with a lower rate.
 function paintFailed(p) {
-  const { pen, drawn, colors, view } = p;
-  for (const mark of view.failed ?? []) {
-    const [x, y, w, h] = failedBox(p, mark);
-    if (!isSeen(p, x, y, w, h)) continue;
-    const isRoomy = drawn.detail >= 2 && mark.kind !== "link";
-    const inset = mark.kind === "device" ? Math.min(4, h * 0.1) : 0;
-    if (isRoomy) {
-      pen.setLineDash([4, 3]);
-      roundBox(pen, x + 0.5, y + inset, w - 1, h - 2 * inset, colors.bg, colors.conflict, 3, 1.5);
-      pen.setLineDash([]);
-    }
-    const text = mark.kind === "link" ? "" : "failed";
-    const wide = widthOf(p, text, true);
-    if (isRoomy && text && w >= wide + 8 && h >= 15) {
-      write(p, [text], x + w / 2, y + h / 2, colors.conflict, { align: "center", bold: true });
-      continue;
-    }
-    const r = clamp(Math.min(w, h) / 2 - 2, 4, mark.kind === "node" ? 9 : 6);
-    const cx = x + w / 2;
-    const cy = y + h / 2;
-    pen.lineCap = "round";
-    for (const [color, line] of [
-      [colors.bg, 5],
-      [colors.conflict, 2.5],
-    ]) {
-      polyline(pen, [cx - r, cy - r, cx + r, cy + r], color, line);
-      polyline(pen, [cx + r, cy - r, cx - r, cy + r], color, line);
-    }
-    pen.lineCap = "butt";
+  for (const mark of p.view.failed ?? []) {
+    const box = failedBox(p, mark);
+    if (!box || !isSeen(p, ...box)) continue;
+    if (mark.share) paintShare(p, mark, box);
+    else paintCross(p, mark, box);
   }
+}
+
+function paintShare(p, mark, [x, y, w, h]) {
+  const { pen, drawn, colors } = p;
+  if (!drawn.detail) return paintCross(p, mark, [x, y, w, h]);
+  const text = `${Number((100 * mark.share).toPrecision(2))} %`;
+  const wide = widthOf(p, text, true) + 8;
+  const left = x + w / 2 - wide / 2;
+  roundBox(pen, left, y + h / 2 - 8, wide, 16, colors.bg, colors.conflict, 3, 1.5);
+  write(p, [text], left + 4, y + h / 2, colors.conflict, { bold: true });
+}
+
+function paintCross(p, mark, [x, y, w, h]) {
+  const { pen, drawn, colors } = p;
+  const isLine = ["link", "cable", "uplink"].includes(mark.kind);
+  const isRoomy = drawn.detail >= 2 && !isLine;
+  const inset = mark.kind === "device" ? Math.min(4, h * 0.1) : 0;
+  if (isRoomy) {
+    pen.setLineDash([4, 3]);
+    roundBox(pen, x + 0.5, y + inset, w - 1, h - 2 * inset, colors.bg, colors.conflict, 3, 1.5);
+    pen.setLineDash([]);
+  }
+  if (isRoomy && w >= widthOf(p, "failed", true) + 8 && h >= 15) {
+    write(p, ["failed"], x + w / 2, y + h / 2, colors.conflict, { align: "center", bold: true });
+    return;
+  }
+  const r = clamp(Math.min(w, h) / 2 - 2, 4, mark.kind === "node" ? 9 : 6);
+  const cx = x + w / 2;
+  const cy = y + h / 2;
+  pen.lineCap = "round";
+  for (const [color, line] of [
+    [colors.bg, 5],
+    [colors.conflict, 2.5],
+  ]) {
+    polyline(pen, [cx - r, cy - r, cx + r, cy + r], color, line);
+    polyline(pen, [cx + r, cy - r, cx - r, cy + r], color, line);
+  }
+  pen.lineCap = "butt";
 }
 
 function seenBoxes(p, u) {
@@ -410,10 +424,11 @@ function paintBars(p, boxes) {
     }
     const fill = colors.faint("nvlink", busy ? 0.25 : 0.7);
     roundBox(pen, x, y, w, tall, fill, null, 3);
-    if (detail >= 3) {
+    if (detail >= 2) {
       const word = kind.has_switch ? "NVSwitch" : "NVLink";
       const rate = kind.nvlink_gbs === null ? "" : ` · ${rateText(kind.nvlink_gbs)} per GPU`;
-      write(p, [word + rate, word], x + w / 2, y + tall / 2, inkOn(fill), { room: tall - 8, turned: true });
+      const texts = detail >= 3 ? [word + rate, word] : [word];
+      if (w >= FONT_PX) write(p, texts, x + w / 2, y + tall / 2, inkOn(fill), { room: tall - 8, turned: true });
     }
     if (rack || detail < 2) continue;
     for (let l = 0; l < kind.devices; l++) {
@@ -468,8 +483,8 @@ export function paintNic(p, n, color, edge, isHatched, groups, bold = false) {
   roundBox(pen, x, y, w, h, color, edge, 2);
   if (isHatched) hatch(pen, () => pen.rect(x, y, w, h), [x, y, w, h], p.colors.faint("conflict", 0.45));
   if (scene.is_rack || h < 13 || w < 18) return;
-  const text = groups > 1 && p.shows.counts ? `×${groups}` : w >= 26 ? "NIC" : "";
-  if (!text) return;
+  const text = groups > 1 && p.shows.counts ? `×${groups}` : "NIC";
+  if (widthOf(p, text, bold || groups > 1) > w - 2) return;
   if (isHatched) {
     // a plain ground for text
     const wide = Math.min(widthOf(p, text, true) + 6, w);
@@ -644,6 +659,23 @@ function paintSheet(p, boxes) {
   }
 }
 
+// How the names of all devices are written, so that they can be compared: the longest form for which every one has room.
+function formOfNames(p, w) {
+  const { view, scene, drawn } = p;
+  const key = `${w.toFixed(1)} ${view.axis} ${view.n_groups} ${view.world} ${p.color}`;
+  if (drawn.form?.key === key) return drawn.form;
+  const name = scene.kinds.flatMap((kind) => kind.names ?? []).reduce((a, b) => (b.length > a.length ? b : a), "");
+  const rank = `rank ${count(Math.max(view.world - 1, 0))}`;
+  const has = (text, bold) => widthOf(p, text, bold) <= w - 12;
+  drawn.form = {
+    key,
+    hasDevice: view.is_placed && has(`${name} · ${rank}`, true),
+    hasWord: has(rank, true),
+    hasGroup: has(`${view.axis} ${count(Math.max(view.n_groups - 1, 0))}`, false),
+  };
+  return drawn.form;
+}
+
 // The rank in bold, and the group below it if there is room.
 export function nameDevice(p, d, [x, y, w, h], color) {
   if (w < 22 || h < 13) return;
@@ -651,20 +683,19 @@ export function nameDevice(p, d, [x, y, w, h], color) {
   const rank = view.rank[d];
   const g = view.group[d];
   const name = nameOfDevice(scene, d);
-  const first = rank < 0 ? [name, name.split(" ").pop()] : [`rank ${count(rank)}`, count(rank)];
-  if (rank >= 0 && view.is_placed) first.unshift(`${name} · rank ${count(rank)}`);
-  if (h >= 34 && w >= 44) {
-    const value = p.values[p.color]?.[rank];
-    const second =
-      value !== undefined && Number.isFinite(value)
-        ? threeDigits(value)
-        : g >= 0
-          ? `${view.axis} ${count(g)}`
-          : "no rank";
+  const form = formOfNames(p, w);
+  const number = rank < 0 ? name.split(" ").pop() : count(rank);
+  const value = p.values[p.color]?.[rank];
+  const isMeasured = value !== undefined && Number.isFinite(value);
+  const isRoomy = h >= 34 && w >= 44 && (form.hasGroup || isMeasured);
+  const long = rank < 0 ? name : form.hasDevice && isRoomy ? `${name} · rank ${number}` : `rank ${number}`;
+  const first = form.hasWord ? [long, number] : [number];
+  if (isRoomy) {
+    const second = isMeasured ? threeDigits(value) : g >= 0 ? `${view.axis} ${count(g)}` : "no rank";
     write(p, first, x + 7, y + h / 2 - 8, color, { room: w - 12, bold: true });
-    write(p, [second, g >= 0 ? count(g) : ""], x + 7, y + h / 2 + 8, color, { room: w - 12 });
+    write(p, [second], x + 7, y + h / 2 + 8, color, { room: w - 12 });
   } else {
-    write(p, [first[first.length - 1]], x + w / 2, y + h / 2, color, { room: w - 2, align: "center", bold: true });
+    write(p, [number], x + w / 2, y + h / 2, color, { room: w - 2, align: "center", bold: true });
   }
 }
 

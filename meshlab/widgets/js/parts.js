@@ -1,103 +1,304 @@
-// The bar in the picture for the part that was clicked: fail, remove or restore a host, a GPU, a NIC or NVLink.
+// The parts of a machine that can be picked: what a hit on the picture may mean, by the names that Python gives them, and the
+// outline of each. Nothing here touches the document.
 
-import { button, element, fillSelect, setText } from "./dom.js";
+import { boxName, podName } from "./paint.js";
+import { count, plural } from "./text.js";
 
-const partOf = (scene, host, name) => `${scene.names[host]}${name ? `/${name.replace(" ", "")}` : ""}`;
+/** @typedef {{ key: string, text: string, names: string[], hit: any, canRemove: boolean, canRate: boolean }} Part */
 
-// The parts that a click on the picture may mean, the nearest first: pairs of a name and its text.
-/** @returns {[string, string][]} */
-function partsAt({ scene, selected, view }, hit) {
-  if (hit?.host === undefined) return [];
-  const h = hit.host;
-  const kind = scene.kindOf(h);
-  const host = scene.names[h];
-  /** @type {[string, string][]} */
+const joined = (name) => name.replace(" ", "");
+
+/**
+ * What a hit may mean, the nearest first.
+ * @returns {Part[]}
+ */
+export function partsAt(p, hit) {
+  const { scene } = p;
   const found = [];
-  const nic = (j) => found.push([partOf(scene, h, kind.nic_names[j]), `${kind.nic_names[j]} of ${host}`]);
-  if (hit.kind === "nic") nic(hit.index - scene.first_nic[h]);
-  if (hit.kind === "device") {
-    const local = hit.index - scene.first_device[h];
+  if (!hit) return found;
+  const add = (kind, index, text, names, { canRemove = false, canRate = false } = {}) =>
+    names.length &&
+    found.push({ key: `${kind} ${index}`, text, names, hit: { ...hit, kind, index }, canRemove, canRate });
+  const network = networkParts(scene, add);
+  const h = hit.host ?? -1;
+  const kind = h >= 0 ? scene.kindOf(h) : null;
+  const host = scene.names[h];
+
+  const device = (d) => {
+    const name = kind.names[d - scene.first_device[h]];
+    add("device", d, `${name} of ${host}`, [`${host}/${joined(name)}`], { canRemove: true });
+  };
+  const nvlink = (d) => {
+    const local = d - scene.first_device[h];
+    const peers = kind.set_of.filter((set) => set === kind.set_of[local]).length;
+    if (kind.set_of[local] < 0 || (peers < 2 && !scene.is_rack)) return;
     const name = kind.names[local];
-    found.push([partOf(scene, h, name), `${name} of ${host}`]);
-    if (kind.set_of[local] >= 0 && kind.set_of.filter((set) => set === kind.set_of[local]).length > 1) {
-      found.push([`${partOf(scene, h, name)}/NVLink`, `NVLink of ${name}`]);
-      for (let other = 0; other < kind.devices; other++) {
-        const rank = view.rank[scene.first_device[h] + other];
-        if (other === local || rank < 0 || !selected[rank] || kind.set_of[other] !== kind.set_of[local]) continue;
-        const ends = [local, other].sort((a, b) => a - b).map((k) => kind.names[k]);
-        found.push([
-          `${partOf(scene, h, ends[0])}-${ends[1].replace(" ", "")}`,
-          `NVLink between ${ends.join(" and ")}`,
-        ]);
-      }
+    const both = { canRemove: true, canRate: true };
+    add("nvlink", d, `NVLink of ${name}`, [`${host}/${joined(name)}/NVLink`], both);
+  };
+  const pairs = (d) => {
+    const local = d - scene.first_device[h];
+    for (let other = 0; other < kind.devices; other++) {
+      const rank = p.view.rank[scene.first_device[h] + other];
+      const isJoined = kind.set_of[local] >= 0 && kind.set_of[other] === kind.set_of[local];
+      if (other === local || rank < 0 || !p.selected[rank] || !isJoined) continue;
+      const ends = [local, other].sort((a, b) => a - b).map((k) => kind.names[k]);
+      const both = { canRemove: true, canRate: true };
+      add(
+        "pair",
+        `${h} ${ends}`,
+        `NVLink between ${ends.join(" and ")}`,
+        [`${host}/${ends.map(joined).join("-")}`],
+        both,
+      );
     }
-    const near = kind.near.filter(([own]) => own === local);
-    if (near.length === 1) nic(near[0][1]);
+  };
+  const nic = (n) => {
+    const name = kind.nic_names[n - scene.first_nic[h]];
+    add("nic", n, `${name} of ${host}`, [`${host}/${name}`], { canRemove: true, canRate: true });
+  };
+  const cable = (n) => {
+    const j = n - scene.first_nic[h];
+    const name = kind.nic_names[j];
+    if (kind.nic_rail[j] < 0 || scene.network !== "known") return;
+    add("cable", n, `cable of ${name}`, [`${host}/${name}/cable`]);
+    network.leaf(hit.unit * scene.rails + kind.nic_rail[j]);
+  };
+
+  if (hit.kind === "device" || hit.kind === "nvlink") {
+    if (hit.kind === "nvlink") nvlink(hit.index);
+    device(hit.index);
+    if (hit.kind === "device") nvlink(hit.index);
+    pairs(hit.index);
+    const near = nicsOf(scene, h, hit.index);
+    if (near.length === 1) [nic, cable].forEach((part) => part(near[0]));
+  } else if (hit.kind === "nic" || hit.kind === "cable") {
+    for (const part of hit.kind === "nic" ? [nic, cable] : [cable, nic]) part(hit.index);
+  } else if (hit.kind === "bar") {
+    const devices = devicesOfBar(p, hit.index);
+    const names = devices.map((d) => `${host}/${joined(kind.names[d - scene.first_device[h]])}/NVLink`);
+    const both = { canRemove: true, canRate: true };
+    if (!scene.is_rack) add("bar", hit.index, `NVLink of ${plural(devices.length, "GPU")}`, names, both);
+  } else if (hit.kind === "leaf") {
+    network.leaf(hit.index);
+    network.uplink(hit.index);
+    network.uplinks(hit.unit);
+  } else if (hit.kind === "up") {
+    network.uplinks(hit.index);
+    for (let r = 0; r < Math.max(scene.rails, 1); r++) network.uplink(hit.index * Math.max(scene.rails, 1) + r);
+  } else if (hit.kind === "exit") {
+    network.exit(hit.index);
+    network.pod(hit.index);
+  } else if (hit.kind === "spine") {
+    network.pod(hit.pod);
+    if (scene.pod_id.length > 1) network.exit(hit.pod);
   }
-  found.push([host, host]);
+  if (h >= 0) {
+    add("host", h, host, [host], { canRemove: true });
+  } else if (hit.kind === "box") {
+    const [first, last] = [scene.of.hosts[hit.box], scene.of.hosts[hit.box + 1]];
+    const names = scene.names.slice(first, last);
+    add("box", hit.box, `${boxName(scene, hit.box)}, ${plural(names.length, "host")}`, names, { canRemove: true });
+  }
   return found;
 }
 
-export function partBar({ root, listen, shell }) {
-  const choice = element("select", { "aria-label": "Part" });
-  const text = element("b", {});
-  const fail = button("Fail", { title: "Mark the part as failed. It is listed, and can be restored." });
-  const remove = button("Remove", { title: "Remove the part from the machine." });
-  const restore = button("Restore", { title: "Mark the part as working again." });
-  const close = button("✕", { class: "ml-quiet", "aria-label": "Close" });
-  const bar = element(
-    "div",
-    { class: "ml-part", role: "group", "aria-label": "Part of the machine", hidden: true },
-    text,
-    choice,
-    fail,
-    remove,
-    restore,
-    close,
-  );
-  root.append(bar);
-  let broken = null;
-
-  const hide = () => {
-    bar.hidden = true;
-  };
-  const act = (action) => () => {
-    const part = broken?.name ?? choice.value;
-    hide();
-    shell.picture.root.querySelector(".ml-stage").focus();
-    shell.edit({ action, part, where: "machine" });
-  };
-  listen(fail, "click", act("fail"));
-  listen(remove, "click", act("remove"));
-  listen(restore, "click", act("restore"));
-  listen(close, "click", hide);
-  // What happens in the bar is not a gesture on the picture.
-  for (const event of ["pointerdown", "pointermove", "pointerup", "dblclick", "keydown"]) {
-    listen(bar, event, (e) => {
-      if (event !== "keydown") return e.stopPropagation();
-      if (e.key === "Escape") {
-        hide();
-        shell.picture.root.querySelector(".ml-stage").focus();
-      } else if (e.key !== "Enter" && e.key !== " " && !e.key.startsWith("Arrow")) {
-        return;
-      }
-      e.stopPropagation();
-    });
-  }
+function networkParts(scene, add) {
+  const { leaf_word: word, network } = scene;
+  const isKnown = network === "known" && Boolean(word);
+  const rails = Math.max(scene.rails, 1);
+  const number = (leaf) => scene.unit_id[Math.floor(leaf / rails)] * rails + (leaf % rails);
+  const hasUplinks = isKnown && scene.unit_id.length > 1;
+  const rated = { canRate: true };
   return {
-    // `p` is the picture, `hit` what was clicked, and `failed` a mark under the pointer.
-    show(p, hit, failed) {
-      broken = failed;
-      const parts = failed ? [] : partsAt(p, hit);
-      bar.hidden = !failed && !parts.length;
-      if (bar.hidden) return;
-      setText(text, failed ? `${failed.text}: failed` : parts.length === 1 ? parts[0][1] : "");
-      text.hidden = !text.textContent;
-      choice.hidden = parts.length < 2;
-      fillSelect(choice, parts, parts[0]?.[0] ?? "");
-      fail.hidden = remove.hidden = Boolean(failed);
-      restore.hidden = !failed;
+    leaf: (k) => isKnown && add("leaf", k, `${word} switch ${count(number(k))}`, [`${word}:${number(k)}`]),
+    uplink: (k) =>
+      hasUplinks &&
+      add("uplink", k, `an uplink of ${word} switch ${number(k)}`, [`${word}:${number(k)}/uplink`], rated),
+    uplinks(u) {
+      const names = Array.from({ length: rails }, (_, r) => `${word}:${number(u * rails + r)}/uplink`);
+      if (hasUplinks && rails > 1) add("up", u, `an uplink of each of ${rails} ${word} switches`, names, rated);
     },
-    hide,
+    pod: (k) => isKnown && scene.pod_word && add("pod", k, podName(scene, k), [`${scene.pod_word}:${scene.pod_id[k]}`]),
+    exit: (k) =>
+      isKnown &&
+      scene.pod_word &&
+      add("exit", k, `an uplink of ${podName(scene, k)}`, [`${scene.pod_word}:${scene.pod_id[k]}/uplink`], rated),
   };
+}
+
+export function nicsOf(scene, host, device) {
+  const local = device - scene.first_device[host];
+  return scene
+    .kindOf(host)
+    .near.filter(([own]) => own === local)
+    .map(([, j]) => scene.first_nic[host] + j);
+}
+
+export function devicesOfBar({ scene, drawn }, bar) {
+  const h = drawn.barHost[bar];
+  const { set_of: sets } = scene.kindOf(h);
+  return sets.flatMap((set, l) => (set === drawn.barSet[bar] ? [scene.first_device[h] + l] : []));
+}
+
+// -- the keyboard --------------------------------------------------------------------------------------------------------
+
+// The parts on the way from a GPU out of its machine, for the keyboard: the GPU, its NVLink, its NIC and so on.
+export function wayOut(p, device) {
+  const { scene, drawn } = p;
+  const h = scene.hostOf[device];
+  const box = scene.box_of[h];
+  const unit = scene.unit_of[box];
+  const pod = scene.pod_of[unit];
+  const inBox = { pod, unit, box };
+  const kind = scene.kindOf(h);
+  /** @type {any[]} */
+  const found = [{ kind: "device", index: device, ...inBox, host: h }];
+  const local = device - scene.first_device[h];
+  const hasLinks =
+    kind.set_of[local] >= 0 &&
+    (scene.is_rack || kind.set_of.some((set, l) => l !== local && set === kind.set_of[local]));
+  if (drawn.detail >= 2 && hasLinks) found.push({ kind: "nvlink", index: device, ...inBox, host: h });
+  const [nic] = nicsOf(scene, h, device);
+  if (drawn.nic.length && nic !== undefined) found.push({ kind: "nic", index: nic, ...inBox, host: h });
+  const rail = nic === undefined ? -1 : kind.nic_rail[nic - scene.first_nic[h]];
+  if (drawn.drop.length && rail >= 0) found.push({ kind: "cable", index: nic, ...inBox, host: h });
+  if (scene.network === "known") found.push({ kind: "leaf", index: unit * scene.rails + Math.max(rail, 0), pod, unit });
+  if (drawn.uplink.length) found.push({ kind: "up", index: unit, pod, unit });
+  if (drawn.funnel.length) found.push({ kind: "exit", index: pod, pod });
+  found.push({ kind: "host", index: h, ...inBox, host: h });
+  return found;
+}
+
+// The part of the same kind in a direction, null at the edge.
+export function nextPart(p, hit, key) {
+  const { scene, drawn } = p;
+  const number = {
+    nic: scene.nics,
+    cable: scene.nics,
+    nvlink: scene.devices,
+    leaf: drawn.leaf.length / 4,
+    up: drawn.uplink.length / 6,
+    exit: drawn.funnel.length / 5,
+    host: scene.box_of.length,
+  }[hit.kind];
+  const isAcross = key === "ArrowLeft" || key === "ArrowRight";
+  const sign = key === "ArrowRight" || key === "ArrowDown" ? 1 : -1;
+  const [x, y] = centerOf(p, hit.kind, hit.index);
+  let best = -1;
+  let least = Infinity;
+  for (let k = 0; k < number; k++) {
+    const [dx, dy] = centerOf(p, hit.kind, k).map((value, axis) => value - [x, y][axis]);
+    const along = sign * (isAcross ? dx : dy);
+    const aside = Math.abs(isAcross ? dy : dx);
+    if (!(along > 0.5) || aside > along) continue;
+    const cost = along + 8 * aside;
+    if (cost < least) [best, least] = [k, cost];
+  }
+  return best < 0 ? null : whole(p, hit.kind, best);
+}
+
+// A GPU that a part belongs to, from which the keyboard goes on.
+export function deviceBelow({ scene }, hit) {
+  if (hit.kind === "device" || hit.kind === "nvlink") return hit.index;
+  const h = hit.host ?? scene.of.hosts[scene.of.boxes[hit.unit ?? scene.of.units[hit.pod]]];
+  const j = hit.kind === "nic" || hit.kind === "cable" ? hit.index - scene.first_nic[h] : -1;
+  const rail = hit.kind === "leaf" ? hit.index % scene.rails : -1;
+  const kind = scene.kindOf(h);
+  const near = kind.near.find(([, own]) => (j >= 0 ? own === j : rail < 0 || kind.nic_rail[own] === rail));
+  return scene.first_device[h] + (near?.[0] ?? 0);
+}
+
+// A hit with the places around it.
+function whole({ scene }, kind, index) {
+  const host = { nic: scene.hostOfNic[index], cable: scene.hostOfNic[index], nvlink: scene.hostOf[index], host: index }[
+    kind
+  ];
+  if (host !== undefined) {
+    const box = scene.box_of[host];
+    return { kind, index, host, box, unit: scene.unit_of[box], pod: scene.pod_of[scene.unit_of[box]] };
+  }
+  if (kind === "exit") return { kind, index, pod: index };
+  const unit = kind === "leaf" ? Math.floor(index / scene.rails) : index;
+  return { kind, index, unit, pod: scene.pod_of[unit] };
+}
+
+const middle = ([x, y, w, h]) => [x + w / 2, y + h / 2];
+
+function centerOf(p, kind, index) {
+  const { drawn, scene } = p;
+  if (kind === "nvlink") return middle(drawn.device.subarray(index * 4, index * 4 + 4));
+  if (kind === "cable") return Array.from(drawn.drop.subarray(index * 6, index * 6 + 2));
+  if (kind === "up") return Array.from(drawn.uplink.subarray(index * 6 + 2, index * 6 + 4));
+  if (kind === "exit") return [drawn.funnel[index * 5], drawn.funnel[index * 5 + 1]];
+  if (kind === "host" && scene.is_rack) return middle(drawn.host.subarray(index * 4, index * 4 + 4));
+  return middle(drawn[kind].subarray(index * 4, index * 4 + 4));
+}
+
+// -- outlines ------------------------------------------------------------------------------------------------------------
+
+/**
+ * The boxes and the lines of a part. Far away a link has the outline of its host.
+ * @returns {{ boxes: Box[], lines: number[][] }}
+ */
+export function outlineOf(p, { kind, index }) {
+  const { drawn, scene } = p;
+  const boxIn = (array, k = index) => /** @type {Box} */ (Array.from(array.subarray(k * 4, k * 4 + 4)));
+  const boxes = (...list) => ({ boxes: list, lines: [] });
+  const lines = (...list) => ({ boxes: [], lines: list });
+  if (kind === "device") return boxes(boxIn(drawn.device));
+  if (kind === "host") return boxes(hostBox(p, index));
+  if (kind === "box" || kind === "pod") return boxes(boxIn(drawn[kind]));
+  if (kind === "leaf") return boxes(boxIn(drawn.leaf));
+  if (kind === "bar") return boxes(boxIn(drawn.bar));
+  if (kind === "nvlink") {
+    const line = stubOf(p, index);
+    return line ? lines(line) : boxes(hostBox(p, scene.hostOf[index]));
+  }
+  if (kind === "nic") return boxes(drawn.nic.length ? boxIn(drawn.nic) : hostBox(p, scene.hostOfNic[index]));
+  if (kind === "cable") {
+    const line = cableOf(p, index);
+    return line ? lines(line) : boxes(hostBox(p, scene.hostOfNic[index]));
+  }
+  if (kind === "up") return lines(Array.from(drawn.uplink.subarray(index * 6, index * 6 + 6)));
+  if (kind === "uplink") return lines(uplinkOf(p, index));
+  if (kind === "exit") {
+    const [x, top, bottom, , base] = drawn.funnel.subarray(index * 5, index * 5 + 5);
+    return boxes([x - base / 2, top, base, bottom - top]);
+  }
+  return boxes();
+}
+
+function hostBox({ drawn, scene }, host) {
+  const [x, y, w, h] = drawn.host.subarray(host * 4, host * 4 + 4);
+  return /** @type {Box} */ (scene.is_rack ? [x, y, w, h] : [x - 2, y, w + 4, h + 3]);
+}
+
+// The line between the NVLink bar of a GPU and the GPU, null if it is not drawn.
+export function stubOf({ drawn, scene }, device) {
+  if (drawn.detail < 2 || scene.is_rack) return null;
+  const [x, y, , h] = drawn.device.subarray(device * 4, device * 4 + 4);
+  const left = drawn.host[scene.hostOf[device] * 4] + drawn.size.nvlink - 2;
+  return [left, y + h / 2, x, y + h / 2];
+}
+
+// The line from a NIC to its leaf switch, null if it is not drawn.
+export function cableOf({ drawn, scene }, nic) {
+  const h = scene.hostOfNic[nic];
+  const r = scene.kindOf(h).nic_rail[nic - scene.first_nic[h]];
+  if (!drawn.drop.length || r < 0) return null;
+  const b = scene.box_of[h];
+  const line = (scene.unit_of[b] * drawn.size.unitRows + drawn.boxRow[b]) * scene.rails + r;
+  const [x, y, x1, , x2, end] = drawn.rail.subarray(line * 6, line * 6 + 6);
+  const drop = Array.from(drawn.drop.subarray(nic * 6, nic * 6 + 6));
+  return [...drop, Math.max(drop[4], x), y, x1, y, x2, end];
+}
+
+// The line from a leaf switch to the spine.
+export function uplinkOf({ drawn, scene }, leaf) {
+  const unit = Math.floor(leaf / Math.max(scene.rails, 1));
+  const [x, y, w, h] = drawn.leaf.subarray(leaf * 4, leaf * 4 + 4);
+  const riser = drawn.riser.length ? drawn.riser[unit * 4] : x + w;
+  const [x0, y0, x1, , x2, top] = drawn.uplink.subarray(unit * 6, unit * 6 + 6);
+  return [Math.min(x + w, riser), y + h / 2, riser, y + h / 2, riser, y0, x0, y0, x1, y0, x2, top];
 }

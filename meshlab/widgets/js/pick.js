@@ -1,6 +1,7 @@
 // What is under the pointer, and its description.
 
-import { coordinates, groupName, hostsOfUnit, nameOfDevice, unitLoad } from "./data.js";
+import { coordinates, deviceOfRank, groupName, hostsOfUnit, nameOfDevice, unitLoad } from "./data.js";
+import { cableOf, stubOf, uplinkOf } from "./parts.js";
 import { boxName, podName, taperText, unitName } from "./paint.js";
 import { count, plural, rateText, runsText, sizeText, threeDigits, timeText } from "./text.js";
 
@@ -22,6 +23,13 @@ function find(array, from, to, x, y, margin = 0) {
 
 // The innermost thing at a point of the layout: its kind and index, and the pod, unit and box around it. Null outside.
 export function hitAt(scene, drawn, x, y) {
+  /** @type {any} */
+  const hit = boxAt(scene, drawn, x, y);
+  if (!["unit", "box", "host"].includes(hit?.kind) || drawn.detail < 2) return hit;
+  return linkAt(scene, drawn, hit, x, y) ?? hit;
+}
+
+function boxAt(scene, drawn, x, y) {
   for (let pod = 0; pod < drawn.funnel.length / 5; pod++) {
     const [center, top, bottom, , base] = drawn.funnel.subarray(pod * 5, pod * 5 + 5);
     if (Math.abs(x - center) < base / 2 + 4 && y > top - 4 && y < bottom) return { kind: "exit", index: pod, pod };
@@ -56,6 +64,73 @@ export function hitAt(scene, drawn, x, y) {
   return { kind: "box", index: box, ...inBox };
 }
 
+// The distance of a point from a line of several points.
+function away(line, x, y) {
+  let least = Infinity;
+  for (let k = 0; k + 3 < line.length; k += 2) {
+    const [x0, y0, x1, y1] = line.slice(k, k + 4);
+    const length = (x1 - x0) ** 2 + (y1 - y0) ** 2;
+    const t = length ? Math.min(Math.max(((x - x0) * (x1 - x0) + (y - y0) * (y1 - y0)) / length, 0), 1) : 0;
+    least = Math.min(least, Math.hypot(x - x0 - t * (x1 - x0), y - y0 - t * (y1 - y0)));
+  }
+  return least;
+}
+
+// The link at a point between the boxes: a cable, the NVLink of a GPU, or the bar that joins GPUs.
+function linkAt(scene, drawn, { kind, pod, unit, box, host }, x, y) {
+  const picture = { scene, drawn };
+  if (kind === "host" && !scene.is_rack) {
+    const inHost = { pod, unit, box, host };
+    const bar = barsOf(drawn)
+      .get(host)
+      ?.find((k) => contains(drawn.bar, k, x, y, 1));
+    if (bar !== undefined) return { kind: "bar", index: bar, ...inHost };
+    const { devices, set_of: sets } = scene.kindOf(host);
+    for (let l = 0; l < devices; l++) {
+      const device = scene.first_device[host] + l;
+      if (sets[l] >= 0 && away(stubOf(picture, device), x, y) < 5) return { kind: "nvlink", index: device, ...inHost };
+    }
+  }
+  if (!drawn.drop.length) return null;
+  // A rail joins the cables of all hosts on its left, so of these the nearest NIC counts.
+  let best = -1;
+  let least = Infinity;
+  for (let b = scene.of.boxes[unit]; b < scene.of.boxes[unit + 1]; b++) {
+    const top = drawn.box[b * 4 + 1];
+    if (y < top || y > top + drawn.size.step) continue;
+    for (let h = scene.of.hosts[b]; h < scene.of.hosts[b + 1]; h++) {
+      const { nics } = scene.kindOf(h);
+      for (let n = scene.first_nic[h]; n < scene.first_nic[h] + nics; n++) {
+        const line = cableOf(picture, n);
+        if (!line) continue;
+        const start = line[4];
+        const isNear = away(line, x, y) < 4.5 || (x < start && Math.abs(y - line[7]) < 4.5);
+        const cost = away(line.slice(0, 6), x, y) < 4.5 ? -1 : x >= start ? x - start : 1e6 + start - x;
+        if (isNear && cost < least) [best, least] = [n, cost];
+      }
+    }
+  }
+  if (best < 0) return null;
+  const h = scene.hostOfNic[best];
+  return { kind: "cable", index: best, pod, unit, box: scene.box_of[h], host: h };
+}
+
+/** @type {WeakMap<object, Map<number, number[]>>} */
+const bars = new WeakMap();
+
+// The NVLink bars of each host.
+function barsOf(drawn) {
+  let found = bars.get(drawn);
+  if (found) return found;
+  bars.set(drawn, (found = new Map()));
+  for (let k = 0; k < drawn.barHost.length; k++) {
+    const own = found.get(drawn.barHost[k]);
+    if (own) own.push(k);
+    else found.set(drawn.barHost[k], [k]);
+  }
+  return found;
+}
+
 function uplinkAt(drawn, from, to, x, y) {
   for (let u = from; u < to && drawn.uplink.length; u++) {
     const [, y0, x1, , , top] = drawn.uplink.subarray(u * 6, u * 6 + 6);
@@ -80,14 +155,62 @@ export function placeOf(scene, hit, depth) {
   return `pod:${scene.pod_id[hit.pod]}`;
 }
 
+// The place that a text names, and its rank if it is one: "rank 812", "812", "node17", "leaf 3" or a part of a host's name.
+export function placeOfText({ scene, view }, text) {
+  const words = text.trim().toLowerCase();
+  const [, word, digits] = /^([a-z]*)[\s:]*([\d,]+)$/.exec(words) ?? [];
+  const number = Number(digits?.replaceAll(",", ""));
+  const named = scene.names.findIndex((name) => name.toLowerCase() === words);
+  if (named >= 0) return [`node:${scene.host[named]}`];
+  if (word === "rank" || word === "") {
+    const device = view.is_mesh ? deviceOfRank(view, number) : number < scene.devices ? number : -1;
+    return device >= 0 ? [`device:${device}`, number] : [];
+  }
+  const ids = { [scene.pod_word]: ["pod", scene.pod_id], [scene.unit_word]: ["leaf", scene.unit_id] }[word];
+  if (word && ids?.[1].includes(number)) return [`${ids[0]}:${number}`];
+  if (word === "rack" && scene.is_rack && number < scene.unit_of.length) return [`rack:${number}`];
+  const similar = scene.names.findIndex((name) => name.toLowerCase().includes(words));
+  return similar >= 0 ? [`node:${scene.host[similar]}`] : [];
+}
+
 // What a click on a device hits.
 export function hitOfDevice({ scene, drawn }, device) {
   const [x, y, w, h] = drawn.device.subarray(device * 4, device * 4 + 4);
   return hitAt(scene, drawn, x + w / 2, y + h / 2);
 }
 
-// The box of a failed part, where it was drawn before.
-export function failedBox({ scene, drawn }, { kind, host, row, index }) {
+const MARK_PX = 14; // of a cross on a line
+const around = (x, y) => [x - MARK_PX / 2, y - MARK_PX / 2, MARK_PX, MARK_PX];
+
+// The box of a failed part of the network, null if it is not drawn.
+function networkBox(p, { kind, level, index }) {
+  const { drawn } = p;
+  if (index < 0 || !level) return null;
+  if (level === "pod") {
+    if (kind === "uplink" && drawn.funnel.length) {
+      const [x, top, bottom] = drawn.funnel.subarray(index * 5, index * 5 + 3);
+      return around(x, (top + bottom) / 2);
+    }
+    const [x, y, w, h] = (drawn.spine.length ? drawn.spine : drawn.pod).subarray(index * 4, index * 4 + 4);
+    return [x, y, w, h];
+  }
+  if (kind === "switch") return Array.from(drawn[level].subarray(index * 4, index * 4 + 4));
+  if (!drawn.uplink.length) return null;
+  if (level === "unit") return around(drawn.uplink[index * 6 + 2], drawn.uplink[index * 6 + 1]);
+  const [x, y, x1] = uplinkOf(p, index);
+  return around(Math.max(x, x1) - 2, y);
+}
+
+// The box of a failed part, where it was drawn before. Null if it is not drawn.
+/** @returns {any} */
+export function failedBox(p, mark) {
+  if (mark.host < 0) return networkBox(p, mark);
+  if (mark.kind !== "cable") return boxInHost(p, mark);
+  const [x, y, w, h] = boxInHost(p, { ...mark, kind: "nic" });
+  return p.drawn.nic.length ? around(x + w / 2, y + h + 4) : [x, y, w, h];
+}
+
+function boxInHost({ scene, drawn }, { kind, host, row, index }) {
   const { size, cellWidth: cw, cellHeight: ch, shape } = drawn;
   const [x, y, w, h] = drawn.host.subarray(host * 4, host * 4 + 4);
   if (kind === "node") return shape.is_rack ? [x, y, w, h] : [x, y + size.head, w, h - size.head];
@@ -114,7 +237,9 @@ export function failedBox({ scene, drawn }, { kind, host, row, index }) {
 export function failedAt(p, x, y) {
   const marks = p.view.failed ?? [];
   const near = (mark) => {
-    const [left, top, w, h] = failedBox(p, mark);
+    const box = failedBox(p, mark);
+    if (!box) return false;
+    const [left, top, w, h] = box;
     const margin = p.drawn.detail >= 2 ? 3 : 5;
     return x >= left - margin && y >= top - margin && x <= left + w + margin && y <= top + h + margin;
   };
@@ -147,6 +272,24 @@ export function describeHit(p, hit) {
       `${kind.nic_names[j]} of ${scene.names[hit.host]}`,
       rail < 0 ? "" : `rail ${rail}`,
       loadText(p, "nic", hit.index),
+    );
+  }
+  if (hit.kind === "cable") {
+    const kind = scene.kindOf(hit.host);
+    const j = hit.index - scene.first_nic[hit.host];
+    const title = `cable of ${kind.nic_names[j]} of ${scene.names[hit.host]}`;
+    return lines(title, `to the leaf switch of rail ${kind.nic_rail[j]}`, loadText(p, "nic", hit.index));
+  }
+  if (hit.kind === "nvlink" || hit.kind === "bar") {
+    const { has_switch: hasSwitch, nvlink_gbs: rate } = scene.kindOf(hit.host);
+    const word = hit.kind === "bar" && hasSwitch ? "NVSwitches" : "NVLink";
+    const owner = hit.kind === "bar" ? scene.names[hit.host] : nameOfDevice(scene, hit.index);
+    const load = hit.kind === "bar" ? "" : loadText(p, "device", hit.index);
+    return lines(
+      `${word} of ${owner}`,
+      hit.kind === "bar" ? "" : scene.names[hit.host],
+      rate === null ? "" : `${rateText(rate)} per GPU`,
+      load,
     );
   }
   if (hit.kind === "leaf") {

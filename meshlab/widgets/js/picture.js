@@ -15,9 +15,11 @@ import {
 } from "./data.js";
 import { element, fillSelect, focusIn, refill, setText } from "./dom.js";
 import { clamp, fit, layout, locate, lookAt } from "./layout.js";
-import { paintGroup, paintLasso, paintMinimap, tallOf } from "./overlay.js";
+import { paintGroup, paintLasso, paintMinimap, paintOutlines, tallOf } from "./overlay.js";
 import { paintBase } from "./paint.js";
-import { boxOfHit, describeHit, failedAt, hitAt, hitOfDevice, neighbour, placeOf } from "./pick.js";
+import { deviceBelow, nextPart, outlineOf, wayOut } from "./parts.js";
+import { boxOfHit, describeHit, failedAt, hitAt, hitOfDevice, neighbour, placeOf, placeOfText } from "./pick.js";
+import { queueOf } from "./queue.js";
 import { count, runsText } from "./text.js";
 import { followTheme } from "./theme.js";
 
@@ -29,12 +31,15 @@ const STALE_ALL = { scene: true, view: true, loads: true, fit: true, base: true,
 const MARKUP = `
   <div class="ml-verdict"></div>
   <div class="ml-bar"><nav class="ml-crumbs" aria-label="Place in view"></nav>
+    <input class="ml-find" type="search" size="12" aria-label="Find a rank or a host" placeholder="rank 9, host" spellcheck="false"
+      autocomplete="off">
     <label><span class="ml-word">Axis</span> <select class="ml-axis"></select></label><label>Colour <select class="ml-color"></select></label>
     <span class="ml-zoom"><button type="button" data-zoom="-1" aria-label="Zoom out">−</button>
     <button type="button" data-zoom="1" aria-label="Zoom in">+</button>
     <button type="button" data-zoom="0">Fit</button></span></div>
-  <div class="ml-stage" tabindex="0" role="application" aria-roledescription="picture of a machine">
-    <canvas></canvas><canvas></canvas><div class="ml-tip" hidden><b></b><span></span></div></div>
+  <div class="ml-stage" tabindex="0" role="application" aria-roledescription="picture of a machine"
+    data-lm-suppress-shortcuts="true">
+    <canvas aria-hidden="true"></canvas><canvas aria-hidden="true"></canvas><div class="ml-tip" hidden><b></b><span></span></div></div>
   <div class="ml-live" role="status" aria-live="polite"></div><div class="ml-status"></div>
   <div class="ml-legend"></div><div class="ml-findings"></div><ul class="ml-notes"></ul><table class="ml-links" hidden></table>
   <div class="ml-soft ml-hint">Point at a cell to see the route of its group. A click keeps it, a double click zooms in,
@@ -42,18 +47,37 @@ const MARKUP = `
 
 /**
  * Draws the picture of a model into an element. Like every panel, it removes all that it has added when it is destroyed.
- * `clicked` is called after a click with the picture, what was hit, and the mark of a failed part, or nulls.
- * @param {{ model: Model, root: HTMLElement, clicked?: (picture: any, hit: any, failed: any) => void }} parts
+ * `clicked` is called after a click with the picture, what was hit, the mark of a failed part, or nulls, and whether the
+ * part joins those that are picked; `lassoed` with the picture and GPUs.
+ * @param {{ model: Model, root: HTMLElement, clicked?: (picture: any, hit: any, failed: any, isMore: boolean) => void,
+ *   lassoed?: (picture: any, devices: number[]) => void }} parts
  */
-export function picturePanel({ model, root: parent, clicked = () => {} }) {
+export function picturePanel({ model, root: parent, clicked = () => {}, lassoed = () => {} }) {
   const root = element("div", { class: "meshlab meshlab-picture" });
   root.innerHTML = MARKUP;
   parent.append(root);
   /** @returns {any} Elements of MARKUP */
   const find = (name) => root.querySelector(`.ml-${name}`);
-  const [verdict, crumbs, axisBox, colorBox, stage, tip, live, status, legend, findings, notes, links, probe, word] = [
+  const [
+    verdict,
+    crumbs,
+    findBox,
+    axisBox,
+    colorBox,
+    stage,
+    tip,
+    live,
+    status,
+    legend,
+    findings,
+    notes,
+    links,
+    probe,
+    word,
+  ] = [
     "verdict",
     "crumbs",
+    "find",
     "axis",
     "color",
     "stage",
@@ -91,6 +115,7 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
     sharing: null,
     cells: null,
     widths: new Map(),
+    outlined: [], // what is picked
     shows: { groups: true, nvlink: true, loads: true, conflict: true, counts: true },
   };
   let isHidden = false;
@@ -98,10 +123,12 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
   let stale = { ...STALE_ALL };
   let frame = 0;
   let fullColors = null;
-  let edit = 0;
+  const queue = queueOf(model);
+  let edit = 0; // the version of the last edit that changes the picture
   let isWaiting = false; // an axis was chosen here, and Python has not answered yet
   let hovered = null;
   let cursor = -1;
+  let away = null; // where the keys are, if not at the GPU of the cursor
   let picked = -1;
   let map = null;
   let lit = null;
@@ -130,7 +157,10 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
       size.observe(stage); // hidden, maybe only briefly: a new observation fires as soon as it is visible
       return;
     }
-    if (stale.scene) p.scene = readScene(model.get("_scene"));
+    if (stale.scene) {
+      p.scene = readScene(model.get("_scene"));
+      if (p.outlined.length) clicked(p, null, null, false); // its parts may be gone
+    }
     if (stale.scene || stale.view) takeView();
     if (stale.scene || stale.loads) takeLoads();
     if (stale.colors) takeColors();
@@ -163,7 +193,7 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
     p.view = readView(raw, p.scene);
     p.values = {};
     for (const [name, bytes] of Object.entries(model.get("_values"))) p.values[name] = unpack(bytes, Float32Array);
-    hovered = null;
+    hovered = away = null;
     if (cursor >= p.scene.devices) cursor = -1;
     takePick();
     takeSelection();
@@ -248,6 +278,10 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
       const group = groupOf(device);
       paintGroup(p, group, group < 0 ? [device] : p.view.members(group), device);
     }
+    paintOutlines(
+      p,
+      [...p.outlined, ...(away ? [away] : [])].filter(({ kind, index }) => kind !== "device" || index !== device),
+    );
     map = paintMinimap(p);
     if (gesture?.kind === "lasso") paintLasso(p, [gesture.start, gesture.here]);
     const own = cursor >= 0 ? cursor : picked; // where the keys or a click are
@@ -298,7 +332,9 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
     refill(notes, ...view.notes.map((text) => element("li", { text })));
     fillLinks(links, loads);
     root.classList.toggle("ml-waiting", isWaiting);
-    const keys = "Arrow keys move between GPUs, plus and minus zoom, 0 fits, Enter keeps a group, Escape clears.";
+    const keys =
+      "Arrow keys move between GPUs, N and P along the links of a GPU, plus and minus zoom, 0 fits, Enter picks, " +
+      "Shift adds to what is picked, Escape clears.";
     stage.setAttribute("aria-label", `${view.title}. ${view.verdict ? `${view.verdict}. ` : ""}${keys}`);
     showCrumbs();
   }
@@ -527,7 +563,8 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
     }
     const hit = hitAt(p.scene, p.drawn, here[0] - p.x, here[1] - p.y);
     const failed = failedAt(p, here[0] - p.x, here[1] - p.y);
-    clicked(p, done.kind === "lasso" && hit?.kind !== "device" ? null : hit, failed);
+    away = null;
+    clicked(p, isOff(hit) && done.kind !== "lasso" ? null : hit, failed, done.kind === "lasso");
     if (failed) return schedule();
     if (done.kind === "lasso") {
       hit?.kind === "device" && toggleSelected(hit.index);
@@ -555,6 +592,7 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
     schedule();
   }
 
+  const isOff = (hit) => hit?.kind === "device" && hit.index === picked; // a second click on a GPU
   const togglePick = (device) => setPick(device === picked || numberOf(device) < 0 ? -1 : device);
 
   function select(ranks) {
@@ -579,9 +617,10 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
     for (let d = 0; d < p.scene.devices; d++) {
       const x = device[d * 4] + device[d * 4 + 2] / 2;
       const y = device[d * 4 + 1] + device[d * 4 + 3] / 2;
-      if (p.view.rank[d] >= 0 && x >= left && x <= right && y >= top && y <= bottom) found.push(p.view.rank[d]);
+      if (x >= left && x <= right && y >= top && y <= bottom) found.push(d);
     }
-    select(found);
+    select(found.map((d) => p.view.rank[d]).filter((rank) => rank >= 0));
+    lassoed(p, found);
   }
 
   function dive(event) {
@@ -615,11 +654,9 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
     if (event.key.startsWith("Arrow")) {
       step(event.key, event.shiftKey);
     } else if (event.key === "Enter" || event.key === " ") {
-      if (device >= 0) {
-        if (event.shiftKey) toggleSelected(device);
-        else togglePick(device);
-        clicked(p, hitOfDevice(p, device), null);
-      }
+      enter(device, event.shiftKey);
+    } else if (event.key.toLowerCase() === "n" || event.key.toLowerCase() === "p") {
+      stepOut(device, event.key.toLowerCase() === "n" ? 1 : -1);
     } else if (event.key === "+" || event.key === "=") {
       zoomThere(1.6);
     } else if (event.key === "-") {
@@ -640,7 +677,50 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
     schedule();
   }
 
+  function enter(device, isMore) {
+    if (away) {
+      clicked(p, away, null, isMore);
+    } else if (device >= 0) {
+      const hit = hitOfDevice(p, device);
+      clicked(p, isOff(hit) && !isMore ? null : hit, null, isMore);
+      if (isMore) toggleSelected(device);
+      else togglePick(device);
+    }
+  }
+
+  // Goes from a GPU along its links: to its NVLink, its NIC, the cable, the switches, and the host.
+  function stepOut(device, by) {
+    cursor = Math.max(device, 0);
+    const way = wayOut(p, cursor);
+    const at = away ? way.findIndex(({ kind, index }) => kind === away.kind && index === away.index) : 0;
+    const next = way[(Math.max(at, 0) + by + way.length) % way.length];
+    goAway(next.kind === "device" ? null : next);
+  }
+
+  function goAway(hit) {
+    away = hit;
+    hovered = null;
+    const { boxes, lines } = outlineOf(p, hit ?? { kind: "device", index: cursor });
+    const [x, y, w, h] = boxes[0] ?? [lines[0][0], lines[0][1], 1, 1];
+    comeIntoView(x, y, w, h);
+    const shown = hit ?? hitOfDevice(p, cursor);
+    showTip(shown, x + p.x, y + p.y, w, h);
+    setText(live, describeHit(p, shown)?.filter(Boolean).join(", ") ?? "");
+  }
+
+  function comeIntoView(x, y, w, h) {
+    const into = (at, extent, room) => (at < 10 ? 40 - at : at + extent > room - 10 ? room - 40 - at - extent : 0);
+    const [dx, dy] = [into(x + p.x, w, p.width), into(y + p.y, h, p.height)];
+    if (dx || dy) panTo(p.x + dx, p.y + dy);
+  }
+
   function step(arrow, extends_) {
+    if (away) {
+      const next = nextPart(p, away, arrow);
+      if (!next) return;
+      cursor = deviceBelow(p, next);
+      return goAway(next);
+    }
     const from = cursor >= 0 ? cursor : picked;
     const to = from < 0 ? 0 : neighbour(p.drawn, from, arrow);
     if (to < 0 || to >= p.scene.devices) return;
@@ -653,9 +733,7 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
     hovered = null;
     hideTip();
     const [x, y, w, h] = p.drawn.device.subarray(to * 4, to * 4 + 4);
-    const into = (at, extent, room) => (at < 10 ? 40 - at : at + extent > room - 10 ? room - 40 - at - extent : 0);
-    const [dx, dy] = [into(x + p.x, w, p.width), into(y + p.y, h, p.height)];
-    if (dx || dy) panTo(p.x + dx, p.y + dy);
+    comeIntoView(x, y, w, h);
     showTip(hitAt(p.scene, p.drawn, x + w / 2, y + h / 2), x + p.x, y + p.y, w, h);
   }
 
@@ -663,16 +741,22 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
   function escape() {
     if (gesture?.kind === "lasso") gesture = null;
     else if (!tip.hidden) hideTip();
-    else if (picked >= 0) setPick(-1);
+    else if (away) away = null;
+    else if (picked >= 0 || p.outlined.length) clearPicks();
     else if (p.selected.some((one) => one)) select([]);
     else cursor = -1;
     if (tip.hidden) hovered = null;
   }
 
+  function clearPicks() {
+    clicked(p, null, null, false);
+    if (picked >= 0) setPick(-1);
+  }
+
   function chooseAxis(axis) {
     if (axis === p.view.axis) return;
     const next = regroup(p.view, axis);
-    edit++;
+    edit = queue.next();
     isWaiting = true;
     if (next) p.view = { ...next, verdict: "" };
     p.cells = p.sharing = null;
@@ -680,9 +764,9 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
     schedule({ base: true, panels: true });
   }
 
-  // Paints the axes that an edit leads to before Python answers. Null if they are not known. Returns the edit's number.
-  function expect(axes) {
-    edit++;
+  // Paints the axes that the edit of a version leads to before Python answers. Null if they are not known.
+  function expect(version, axes) {
+    edit = version;
     isWaiting = true;
     const names = axes?.map(([name]) => name);
     const axis = names?.includes(p.view.axis) ? p.view.axis : names?.at(-1);
@@ -692,7 +776,22 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
       p.cells = p.sharing = null;
       schedule({ base: true });
     }
-    return edit;
+  }
+
+  // Shows the rank, the host or the other place that a text names.
+  function seek(text) {
+    if (!text.trim()) return;
+    const [place, rank] = placeOfText(p, text);
+    if (!place) {
+      setText(status, `no rank, host or other place is named ${text.trim()}`);
+      return setText(live, status.textContent);
+    }
+    go(place);
+    if (rank !== undefined) {
+      cursor = deviceOfRank(p.view, rank);
+      setPick(cursor);
+    }
+    stage.focus();
   }
 
   // The picture as it is seen, as the URL of a PNG. `toBlob` would wait until the browser is idle.
@@ -760,10 +859,15 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
   }
   listen(stage, "blur", () => {
     cursor = -1;
+    away = null;
     hideTip();
     schedule();
   });
   listen(root, "click", click);
+  listen(findBox, "keydown", (event) => {
+    event.stopPropagation();
+    if (event.key === "Enter") seek(findBox.value);
+  });
   listen(axisBox, "change", () => chooseAxis(axisBox.value));
   listen(colorBox, "change", () => {
     save({ color: colorBox.value });
@@ -788,7 +892,11 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
     expect,
     chooseAxis,
     toDataUrl,
-    edit: () => edit,
+    zoomTo: (hit) => go(placeOf(p.scene, hit, "node")),
+    outline(hits) {
+      p.outlined = hits;
+      schedule();
+    },
     destroy() {
       cancelAnimationFrame(frame);
       clearTimeout(rest);

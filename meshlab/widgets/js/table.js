@@ -1,7 +1,7 @@
 // The table of the axes: what their groups do, the time, and the change to candidate A.
 
-import { button, element, optionsOf, refill } from "./dom.js";
-import { problemBox } from "./fields.js";
+import { button, element, fillSelect, refill, setText } from "./dom.js";
+import { problemBox, typedField } from "./fields.js";
 import { count } from "./text.js";
 
 export function tablePanel({ model, root, listen, shell }) {
@@ -13,21 +13,10 @@ export function tablePanel({ model, root, listen, shell }) {
     const row = event.target.closest("tr[data-axis]");
     if (row && !event.target.closest("select, input")) shell.chooseAxis(row.dataset.axis);
   });
-  listen(table, "change", (event) => {
-    const axis = event.target.closest("tr")?.dataset.axis;
-    const where = `call:${axis}`;
-    if (event.target.matches("select")) shell.edit({ action: "call", axis, collective: event.target.value, where });
-    if (event.target.matches("input")) shell.edit({ action: "call", axis, value: event.target.value, where });
-  });
-  listen(table, "keydown", (event) => {
-    if (!event.target.matches("input, select")) return;
-    event.stopPropagation();
-    if (event.key === "Enter") event.target.blur();
-  });
 
   const percent = (share) => `${(100 * share).toFixed(2)}%`;
 
-  function timeCell(row, isOn) {
+  function timeBar(row, isOn) {
     const bar = element("i", { class: row.conflict ? "ml-hot" : "", style: `width:${percent(row.share)}` });
     const track = element("div", { class: "ml-track" }, bar);
     if (row.low !== null && row.high !== null) {
@@ -41,59 +30,63 @@ export function tablePanel({ model, root, listen, shell }) {
     if (row.pinned !== null) {
       track.append(element("u", { style: `left:calc(${percent(row.pinned)} - 1px)`, title: "Candidate A" }));
     }
-    const title = [row.interval, row.detail, row.basis].filter(Boolean).join(" · ");
-    return element(
-      "td",
-      { class: "ml-time-bar", title },
-      track,
-      ...(row.interval && isOn ? [element("span", { class: "ml-soft ml-interval-text", text: row.interval })] : []),
-    );
+    const text =
+      row.interval && isOn ? [element("span", { class: "ml-soft ml-interval-text", text: row.interval })] : [];
+    return [track, ...text];
   }
 
-  function callLine(row, collectives) {
-    const choice = element(
-      "select",
-      { "aria-label": `Collective of ${row.axis}` },
-      ...optionsOf(collectives.map((name) => [name, name])),
-    );
-    choice.querySelector(`[value="${row.collective}"]`)?.setAttribute("selected", "");
-    return element(
-      "span",
-      { class: "ml-call" },
-      choice,
-      element(
-        "span",
-        {},
-        "of ",
-        element("input", {
-          type: "text",
-          value: row.bytes,
-          "aria-label": `Message size of ${row.axis}`,
-          size: "7",
-          spellcheck: "false",
-          autocomplete: "off",
-        }),
-      ),
-    );
+  // The fields of the call of an axis, which stay in the page as long as their row, so that what is typed stays.
+  function makeCall(axis) {
+    const where = `call:${axis}`;
+    const choice = element("select", { "aria-label": `Collective of ${axis}` });
+    const input = element("input", {
+      type: "text",
+      "aria-label": `Message size of ${axis}`,
+      size: "7",
+      spellcheck: "false",
+      autocomplete: "off",
+    });
+    const send = (content) => shell.edit({ action: "call", axis, where, ...content });
+    const field = typedField({ input, listen, queue: shell.queue, send: (value) => send({ value }) });
+    listen(choice, "change", () => send({ collective: choice.value }));
+    const root = element("span", { class: "ml-call" }, choice, element("span", {}, "of ", input));
+    listen(root, "keydown", (event) => {
+      event.stopPropagation();
+      if (event.key === "Enter") event.target.blur();
+      if (event.key === "Escape") field.reset();
+    });
+    return {
+      root,
+      update(row, collectives) {
+        fillSelect(
+          choice,
+          collectives.map((name) => [name, name]),
+          row.collective,
+        );
+        const fault = shell.fault(where);
+        field.update(row.bytes, fault?.value || row.bytes);
+        input.setAttribute("aria-invalid", String(Boolean(fault?.value)));
+      },
+    };
   }
 
-  return {
-    update() {
-      const { rows, head } = model.get("_table");
-      const { collectives, problem: fault } = shell.panel();
-      const axis = shell.axis();
-      table.hidden = !rows.length;
-      shell.picture.root.classList.toggle("ml-is-placed", rows.length > 0); // the table chooses the axis
-      const body = rows.map((row) => {
-        const isOn = row.axis === axis;
-        const note = isOn
-          ? callLine(row, collectives)
-          : row.own
-            ? element("span", { class: "ml-soft", text: `${row.collective} of ${row.bytes}` })
-            : "";
-        const name = element(
-          "th",
-          { scope: "row" },
+  function makeRow(axis) {
+    const call = makeCall(axis);
+    const name = element("th", { scope: "row" });
+    const text = element("span");
+    const note = element("span", { class: "ml-soft" });
+    const detail = element("span", { class: "ml-soft ml-detail" });
+    const does = element("td", { class: "ml-does" }, text, note, call.root, detail);
+    const gbs = element("td", { class: "ml-n" });
+    const bar = element("td", { class: "ml-time-bar" });
+    const time = element("td", { class: "ml-n" });
+    const root = element("tr", { "data-axis": axis }, name, does, gbs, bar, time);
+    return {
+      root,
+      update(row, isOn, collectives) {
+        root.className = isOn ? "ml-on" : "";
+        refill(
+          name,
           element("span", {
             class: `ml-axis-mark ml-${{ "■": "bad", "▲": "bad", "●": "good", "◆": "own" }[row.mark] ?? "plain"}`,
             title: row.meaning,
@@ -101,29 +94,37 @@ export function tablePanel({ model, root, listen, shell }) {
           }),
           button(`${row.axis}=${count(row.size)}`, { class: "ml-quiet", "aria-current": String(isOn) }),
         );
-        return element(
-          "tr",
-          { "data-axis": row.axis, class: isOn ? "ml-on" : "" },
-          name,
-          element(
-            "td",
-            { class: "ml-does" },
-            element("span", { text: row.text }),
-            note,
-            ...(isOn && row.detail
-              ? [element("span", { class: "ml-soft ml-detail", text: `${row.detail}, ${row.basis}` })]
-              : []),
-          ),
-          element("td", { class: "ml-n", text: row.gbs }),
-          timeCell(row, isOn),
-          element(
-            "td",
-            { class: "ml-n" },
-            row.time,
-            ...(row.change ? [element("span", { class: "ml-soft ml-change", text: `${row.change} to A` })] : []),
-          ),
+        setText(text, row.text);
+        setText(note, `${row.collective} of ${row.bytes}`);
+        const hasFields = isOn && shell.isLive;
+        note.hidden = hasFields || !(isOn || row.own);
+        call.root.hidden = !hasFields;
+        call.update(row, collectives);
+        setText(detail, `${row.detail}, ${row.basis}`);
+        detail.hidden = !isOn || !row.detail;
+        setText(gbs, row.gbs);
+        bar.title = [row.interval, row.detail, row.basis].filter(Boolean).join(" · ");
+        refill(bar, ...timeBar(row, isOn));
+        refill(
+          time,
+          row.time,
+          ...(row.change ? [element("span", { class: "ml-soft ml-change", text: `${row.change} to A` })] : []),
         );
-      });
+      },
+    };
+  }
+  const made = new Map(); // rows by their axis
+  const body = element("tbody");
+  const header = element("thead");
+  table.append(header, body);
+
+  return {
+    update() {
+      const { rows, head } = model.get("_table");
+      const { collectives, problems } = shell.panel();
+      const axis = shell.axis();
+      table.hidden = !rows.length;
+      shell.picture.root.classList.toggle("ml-is-placed", rows.length > 0); // the table chooses the axis
       const heads = [
         ["Axis", ""],
         ["Links of its groups", ""],
@@ -132,22 +133,27 @@ export function tablePanel({ model, root, listen, shell }) {
         ["", ""],
       ];
       refill(
-        table,
+        header,
         element(
-          "thead",
+          "tr",
           {},
-          element(
-            "tr",
-            {},
-            ...heads.map(([text, name]) =>
-              element(text ? "th" : "td", { class: name || null, scope: text ? "col" : null, text }),
-            ),
+          ...heads.map(([text, name]) =>
+            element(text ? "th" : "td", { class: name || null, scope: text ? "col" : null, text }),
           ),
         ),
-        element("tbody", {}, ...body),
       );
-      const mine = fault?.where.startsWith("call:") ? fault : null;
-      problem.update(mine);
+      for (const [name, { root: node }] of made) {
+        if (rows.some((row) => row.axis === name)) continue;
+        node.remove();
+        made.delete(name);
+      }
+      rows.forEach((row, k) => {
+        if (!made.has(row.axis)) made.set(row.axis, makeRow(row.axis));
+        const own = made.get(row.axis);
+        if (body.children[k] !== own.root) body.insertBefore(own.root, body.children[k] ?? null);
+        own.update(row, row.axis === axis, collectives);
+      });
+      problem.update(problems.find(({ where }) => where.startsWith("call:")) ?? null);
     },
     destroy() {},
   };

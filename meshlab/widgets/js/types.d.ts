@@ -47,6 +47,18 @@ interface Shell {
   [name: string]: any;
 }
 
+/** The edits of a page in their order, see queue.js. */
+interface EditQueue {
+  /** A new version, without an edit. */
+  next(): number;
+  /** Sends an edit, which waits until the trait `answer` includes it. Returns its version. */
+  push(content: Record<string, any>, answer?: string): number;
+  /** The edits that the trait `answer` does not include yet. */
+  waiting(answer?: string): { version: number; content: Record<string, any> }[];
+  /** Whether the edit of a version has no answer yet. */
+  isWaiting(edit: number | null | undefined): boolean;
+}
+
 /** What Python sends about the machine, unpacked. */
 interface Scene {
   [name: string]: any;

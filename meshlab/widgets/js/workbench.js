@@ -4,7 +4,7 @@
 // it shows. It fills the element `root`, and returns `{ update(changed), destroy() }`. `changed` is the set of traits that
 // have changed; the first call has all of them. `listen(target, event, handler)` is removed with the workbench.
 //
-// Each edit has a number. Python's answers carry it, so that late ones are dropped.
+// Each edit passes the queue of queue.js and has a version. Python's answers carry it, so that late ones are dropped.
 
 import { button, copyText, element, find, findAll, refill, setText } from "./dom.js";
 import { comparePanel } from "./compare.js";
@@ -13,8 +13,9 @@ import { jobPanel } from "./job.js";
 import { machinePanel } from "./machine.js";
 import { measurePanel } from "./measure.js";
 import { meshPanel } from "./mesh.js";
-import { partBar } from "./parts.js";
+import { partBar } from "./part_bar.js";
 import { picturePanel } from "./picture.js";
+import { queueOf } from "./queue.js";
 import { runsPanel } from "./runs.js";
 import { stepPanel } from "./step.js";
 import { tablePanel } from "./table.js";
@@ -25,6 +26,7 @@ const TABS = [
   ["measure", "Measure"],
   ["runs", "Runs"],
 ];
+const OF_EDITS = ["_panel", "_table", "axis"]; // traits that an edit changes
 const SLOW_MS = 150; // a longer wait is shown
 const SILENT_MS = 5000; // after which the kernel probably runs a cell
 let workbenches = 0;
@@ -75,13 +77,17 @@ export function workbenchPanel({ model, root: parent }) {
   let silent = 0;
   let toastTimer = 0;
   const messages = new Map();
-  const sentNow = new Set();
+  const queue = queueOf(model);
+  const sent = new Map(); // the versions of the last edits by field
   const done = new Set();
 
+  // Sends an edit, and paints the axes that it leads to if they are known. Returns its version.
   function edit(content, axes = null) {
-    if (!isLive) return;
-    const at = picture.expect(axes);
-    if (content.where) sentNow.add(content.where);
+    if (!isLive) return null;
+    const version = queue.push({ type: "edit", ...content });
+    picture.expect(version, axes);
+    if (content.where) sent.set(content.where, version);
+    fillHead();
     clearTimeout(slow);
     clearTimeout(silent);
     slow = setTimeout(() => root.classList.add("ml-busy"), SLOW_MS);
@@ -89,7 +95,7 @@ export function workbenchPanel({ model, root: parent }) {
       () => announce("The kernel is not responding: it is running a cell, or it has stopped"),
       SILENT_MS,
     );
-    model.send({ type: "edit", edit: at, ...content });
+    return version;
   }
 
   function say(text) {
@@ -107,6 +113,7 @@ export function workbenchPanel({ model, root: parent }) {
   const shell = {
     root,
     edit,
+    queue,
     say,
     announce,
     isLive,
@@ -114,6 +121,7 @@ export function workbenchPanel({ model, root: parent }) {
     send: (content, ...more) => isLive && model.send(content, ...more),
     onMessage: (type, handler) => messages.set(type, handler),
     panel: () => model.get("_panel"),
+    fault: (where) => model.get("_panel").problems.find((one) => one.where === where) ?? null, // why the last edit of a field is not possible
     axis: () => model.get("axis"),
     chooseAxis: (axis) => picture.chooseAxis(axis),
     isDone: (where) => done.has(where), // Python has accepted an edit of this field
@@ -122,6 +130,7 @@ export function workbenchPanel({ model, root: parent }) {
 
   // -- panels --
 
+  /** @type {[Panel, string[]][]} */
   const panels = [];
   const handlers = [];
   const on = (event, handler) => {
@@ -129,6 +138,7 @@ export function workbenchPanel({ model, root: parent }) {
     handlers.push([event, handler]);
   };
   let changed = new Set();
+  const late = new Set(); // changed by answers to edits that are not the last
   function note(name) {
     return () => {
       if (!changed.size) queueMicrotask(update);
@@ -141,10 +151,16 @@ export function workbenchPanel({ model, root: parent }) {
     return panel;
   }
 
-  const picture = picturePanel({ model, root: boxes.design, clicked: (...what) => bar?.show(...what) });
+  const picture = picturePanel({
+    model,
+    root: boxes.design,
+    clicked: (...what) => bar?.show(...what),
+    lassoed: (...what) => bar?.showDevices(...what),
+  });
   shell.picture = picture;
-  const bar =
-    isLive && shows("machine") ? partBar({ root: picture.root.querySelector(".ml-stage"), listen, shell }) : null;
+  const stage = picture.root.querySelector(".ml-stage");
+  const bar = isLive && shows("machine") ? partBar({ after: stage, listen, shell }) : null;
+  if (bar) panels.push([bar, partBar.traits]);
   const low = element("div", { class: "ml-low" });
   const axes = element("div", { class: "ml-axes-table" });
   const links = picture.root.querySelector(".ml-links");
@@ -173,15 +189,21 @@ export function workbenchPanel({ model, root: parent }) {
     const now = changed;
     changed = new Set();
     if (now.has("_panel")) {
-      const { edit: at, problem } = shell.panel();
-      for (const where of sentNow) if (at >= picture.edit() && problem?.where !== where) done.add(where);
-      if (at >= picture.edit()) {
-        sentNow.clear();
+      for (const [where, version] of sent) {
+        if (queue.isWaiting(version)) continue;
+        sent.delete(where);
+        if (!shell.fault(where)) done.add(where);
+      }
+      if (!queue.waiting().length) {
         clearTimeout(slow);
         clearTimeout(silent);
         root.classList.remove("ml-busy");
       }
     }
+    const isOutdated = queue.waiting().length > 0;
+    for (const name of OF_EDITS) if (isOutdated && now.delete(name)) late.add(name);
+    if (!isOutdated) for (const name of late) now.add(name);
+    if (!isOutdated) late.clear();
     fillHead();
     for (const [panel, traits] of panels) if (traits.some((name) => now.has(name))) panel.update(now);
     done.clear();
@@ -191,7 +213,7 @@ export function workbenchPanel({ model, root: parent }) {
     const panel = shell.panel();
     setText(title, panel.title);
     setText(summary, panel.summary);
-    undo.setAttribute("aria-disabled", String(!panel.undo));
+    undo.setAttribute("aria-disabled", String(!panel.undo && !queue.waiting().length)); // also of an edit on its way
     redo.setAttribute("aria-disabled", String(!panel.redo));
     pin.setAttribute("aria-pressed", String(Boolean(panel.pinned)));
     setText(pin, panel.pinned ? "Unpin A" : "Pin as A");
@@ -248,13 +270,14 @@ export function workbenchPanel({ model, root: parent }) {
 
   // -- header and keys --
 
-  const isOff = (node) => node.getAttribute("aria-disabled") === "true";
+  // While an edit has no answer, nobody knows what it enables.
+  const isOff = (node) => node.getAttribute("aria-disabled") === "true" && !queue.waiting().length;
   listen(
     root,
     "click",
     (event) => {
       const target = event.target.closest("[aria-disabled=true]");
-      if (target) event.stopImmediatePropagation();
+      if (target && isOff(target)) event.stopImmediatePropagation();
     },
     { capture: true },
   );
@@ -284,7 +307,6 @@ export function workbenchPanel({ model, root: parent }) {
     event.stopPropagation(); // or JupyterLab would undo an edit of the notebook
     if (!isOff(action === "undo" ? undo : redo)) edit({ action });
   });
-  const stage = picture.root.querySelector(".ml-stage");
   let isFlicked = false;
   const flick = (isOn) => {
     if (isOn === isFlicked || (isOn && !shell.panel().pinned)) return;

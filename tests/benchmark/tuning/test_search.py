@@ -213,7 +213,7 @@ def test_an_interrupt_keeps_what_was_measured(thread_engines: ml.Engines) -> Non
     search = search_on(thread_engines, PlantedOptions(slowly(four_is_best, 0.003)), sizes="1K, 64K, 1M")
     bar = Bar()
 
-    def interrupt(text: str) -> None:
+    def interrupt(text: str, refresh: bool) -> None:
         bar.shown.append(text)
         if "64" in text and "interrupted" not in text:
             raise KeyboardInterrupt

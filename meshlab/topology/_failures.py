@@ -1,0 +1,238 @@
+"""Failures of cables, switches and uplinks, and lower rates. `Cluster` provides them as methods."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from meshlab.base._errors import TopologyError
+from meshlab.mesh._axes import short
+from meshlab.topology._parts import KINDS_WITH_RATE, Part, find_part, rate_name, switch_number
+from meshlab.topology._whatif import nic_index, wired, with_failure
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._levels import Bools, Floats, Ints, Level
+from meshlab.topology.model._rails import port_gbs, rails_of
+
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(%|Gb/s|Gbit/s|GB/s)?", re.ASCII)
+_LEAST_RATE = 0.0001
+
+
+def with_failed(cluster: Cluster, *parts: str) -> Cluster:
+    """Return the cluster in which some parts have failed, see `Cluster.with_failed`."""
+    for name in parts:
+        cluster = find_part(cluster, name).failed_in(cluster)
+    return cluster
+
+
+def without_cable(cluster: Cluster, node: int | str, nic: int | str) -> Cluster:
+    """Return the cluster without the cable of one NIC, see `Cluster.without_cable`."""
+    index, number = nic_index(cluster, node, nic)
+    old = cluster.templates[cluster.kinds[index]]
+    if not old.nics[number].is_connected:
+        raise TopologyError(f"{old.nics[number].name} of {cluster.names[index]} has no connection already")
+    only = np.arange(len(old.nics)) == number
+    changed = _disconnected(cluster, np.array([index], dtype=np.int32), lambda _: only)
+    return with_failure(cluster, changed, f"{cluster.names[index]}/{old.nics[number].name}/cable")
+
+
+def without_switch(cluster: Cluster, level: str, number: int) -> Cluster:
+    """Return the cluster without one switch, see `Cluster.without_switch`."""
+    at = _level_index(cluster, level)
+    network = cluster.levels[at]
+    number = switch_number(network, number)
+    if number in network.failed:
+        raise TopologyError(f"{level} switch {number} has failed already")
+    if at == 0 and len(cluster.levels) == 1 and network.of_node.max() == 0 and level == "cluster":
+        raise TopologyError("the source does not describe the switches", hint="use with_network() to describe them")
+    domain, rail = divmod(number, network.rails)
+    hosts = np.flatnonzero(network.of_node == domain).astype(np.int32)
+    levels = list(cluster.levels)
+    levels[at] = replace(network, failed=(*network.failed, number))
+    if at == 0:
+        changed = _disconnected(
+            cluster, hosts, lambda node: (rails_of(node, network.rails).of_nic == rail) | (network.rails == 1)
+        )
+    else:
+        # A switch above the innermost level has no ports of NICs: the switches below it lose their way up.
+        changed = cluster
+        below = cluster.levels[at - 1]
+        numbers = np.unique(below.of_node[hosts])[:, None] * below.rails + np.arange(below.rails)
+        lost = numbers[:, [rail]] if network.rails > 1 and below.rails == network.rails else numbers
+        levels[at - 1] = _with_share(below, lost.ravel(), 0.0)
+        if at + 1 < len(levels):
+            levels[at] = _with_share(levels[at], np.array([number]), 0.0)
+    return with_failure(cluster, replace(changed, levels=tuple(levels)), f"{level}:{number}")
+
+
+def without_uplink(cluster: Cluster, level: str, number: int, count: int = 1) -> Cluster:
+    """Return the cluster without some uplinks of a switch, see `Cluster.without_uplink`."""
+    at = _uplink_level(cluster, level)
+    number = switch_number(cluster.levels[at], number)
+    total = int(uplinks(cluster, at)[number])
+    bare = f"{level}:{number}/uplink"
+    lost = sum(find_part(cluster, name).amount for name in cluster.failed if name.partition("*")[0] == bare)
+    if not isinstance(count, int | np.integer) or not 1 <= count <= total - lost:
+        left = f", and {lost} have failed" if lost else ""
+        raise TopologyError(
+            f"{level} switch {number} has {total:,} uplink{'s' * (total > 1)}{left}: cannot remove {short(count)}",
+            hint=f"pass a number from 1 to {total - lost:,}" if lost < total else "restore one first",
+        )
+    lost += int(count)
+    name = bare if lost == 1 else f"{bare}*{lost}"
+    before = replace(cluster, failed=_others(cluster, bare))
+    return with_failure(before, _with_uplinks(cluster, at, number, 1 - lost / total), name)
+
+
+def with_rate(cluster: Cluster, part: str, rate: float | str) -> Cluster:
+    """Return the cluster with a lower rate of a NIC, of NVLink or of uplinks, see `Cluster.with_rate`."""
+    found = find_part(cluster, part)
+    if found.kind not in KINDS_WITH_RATE:
+        raise TopologyError(f"{found.text} has no rate", hint="choose a NIC, NVLink, or the uplinks of a switch")
+    intact = cluster.intact or cluster
+    if found.kind == "uplink":
+        at = _uplink_level(cluster, found.word)
+        share = _share(rate, float(_uplink_rates(intact, at)[found.number]))
+        changed = _with_uplinks(cluster, at, found.number, share)
+    else:
+        whole = intact.templates[intact.kinds[found.node]]
+        node = cluster.templates[cluster.kinds[found.node]]
+        if found.kind == "nic":
+            old = next(nic for nic in whole.nics if nic.name == found.word)
+            if old.gbits is None:
+                raise TopologyError(f"the line rate of {found.text} is unknown", hint="use a part whose rate is known")
+            share = _share(rate, old.gbs, old.gbits)
+            nic = replace(node.nics[found.number], gbits=old.gbits if share == 1 else old.gbits * share)
+            new = replace(node, nics=(*node.nics[: found.number], nic, *node.nics[found.number + 1 :]))
+        else:
+            new, share = _with_links(whole, node, found, int(cluster.first_device[found.node]), rate)
+        changed = _with_kind(cluster, np.array([found.node]), lambda _: new)
+    others = _others(cluster, found.bare)
+    if share < 1:
+        return with_failure(replace(cluster, failed=others), changed, rate_name(found.bare, share))
+    return replace(changed, failed=others, intact=cluster.intact if others else None)
+
+
+def uplinks(cluster: Cluster, at: int) -> Ints:
+    """Return the number of uplinks of every switch of a level: as many as NICs below it, less the oversubscription."""
+    cluster = cluster.intact or cluster
+    level = cluster.levels[at]
+    ports = np.zeros(level.n_switches)
+    for kind, node in enumerate(cluster.templates):
+        hosts = np.bincount(level.of_node[cluster.kinds == kind], minlength=len(ports) // level.rails)
+        of_nic = rails_of(node, level.rails).of_nic
+        ports += (hosts[:, None] * np.bincount(of_nic[of_nic >= 0], minlength=level.rails)).ravel()
+    return np.maximum(np.round(ports / cluster.levels[at + 1].taper), 1).astype(np.int32)
+
+
+def _uplink_rates(cluster: Cluster, at: int) -> Floats:
+    rates: Floats = port_gbs(cluster, at) / cluster.levels[at + 1].taper
+    return rates
+
+
+def _level_index(cluster: Cluster, level: str) -> int:
+    names = [network.name for network in cluster.levels]
+    if level not in names:
+        hint = f"choose one of {', '.join(names)}" if names else "add hosts with with_nodes()"
+        raise TopologyError(f"unknown network level {level!r}", hint=hint)
+    return names.index(level)
+
+
+def _uplink_level(cluster: Cluster, level: str) -> int:
+    at = _level_index(cluster, level)
+    if at + 1 == len(cluster.levels):
+        raise TopologyError(f"{level} is the outermost level, so its switches have no uplinks")
+    return at
+
+
+def _others(cluster: Cluster, bare: str) -> tuple[str, ...]:
+    """Return the failed parts without a lower rate, or a number of uplinks, of the same part."""
+    return tuple(
+        name
+        for name in cluster.failed
+        if not (name.startswith(f"{bare}=") or (bare.endswith("/uplink") and name.partition("*")[0] == bare))
+    )
+
+
+def _with_uplinks(cluster: Cluster, at: int, number: int, share: float) -> Cluster:
+    levels = list(cluster.levels)
+    levels[at] = _with_share(levels[at], np.array([number]), share)
+    return replace(cluster, levels=tuple(levels))
+
+
+def _with_share(level: Level, numbers: Ints, share: float) -> Level:
+    """Return the level with what is left of the uplinks of some switches."""
+    shares = np.ones(level.n_switches) if level.uplink_share is None else level.uplink_share.copy()
+    shares[numbers] = share
+    return replace(level, uplink_share=None if (shares == 1).all() else shares)
+
+
+def _disconnected(cluster: Cluster, hosts: Ints, is_lost: Callable[[Node], Bools]) -> Cluster:
+    """Return the cluster in which some NICs of some hosts have no connection."""
+
+    def cut(node: Node) -> Node:
+        node = wired(cluster, node)
+        lost = is_lost(node).tolist()
+        return replace(
+            node,
+            nics=tuple(
+                replace(nic, is_connected=nic.is_connected and not off)
+                for nic, off in zip(node.nics, lost, strict=True)
+            ),
+        )
+
+    return _with_kind(cluster, hosts, cut)
+
+
+def _with_kind(cluster: Cluster, hosts: Ints, change: Callable[[Node], Node]) -> Cluster:
+    """Return the cluster with some hosts changed, one template for all of the same kind."""
+    kinds, templates = cluster.kinds.copy(), list(cluster.templates)
+    for kind in np.unique(cluster.kinds[hosts]).tolist():
+        kinds[hosts[cluster.kinds[hosts] == kind]] = len(templates)
+        templates.append(change(cluster.templates[kind]))
+    remaining, numbers = np.unique(kinds, return_inverse=True)
+    return replace(cluster, templates=tuple(templates[k] for k in remaining), kinds=numbers.astype(np.int32))
+
+
+def _with_links(whole: Node, node: Node, part: Part, first: int, rate: float | str) -> tuple[Node, float]:
+    """Return a host with fewer NVLinks per pair of devices, and the share of them that is left."""
+    local = part.number - first
+    others = range(len(node.devices)) if part.other is None else [part.other - first]
+    pairs = {frozenset((local, other)) for other in others if node.words[local][other].startswith("NV")}
+    ids = {device.id: number for number, device in enumerate(whole.devices)}
+    of_whole = [ids[device.id] for device in node.devices]
+
+    def links(i: int, j: int) -> int:
+        return int(whole.nvlinks[of_whole[i], of_whole[j]])
+
+    most = max(links(*pair) for pair in map(tuple, pairs))
+    share = _share(rate, float(np.nanmax(whole.gbs[of_whole[local], [of_whole[other] for other in others]])))
+    left = max(round(most * share), 1)
+
+    def word(i: int, j: int) -> str:
+        if frozenset((i, j)) not in pairs:
+            return node.words[i][j]
+        return f"NV{max(round(links(i, j) * left / most), 1)}"
+
+    size = range(len(node.words))
+    return replace(node, words=tuple(tuple(word(i, j) for j in size) for i in size)), left / most
+
+
+def _share(rate: float | str, gbs: float, gbits: float | None = None) -> float:
+    """Return a rate as the share of a bandwidth."""
+    number = _RATE.fullmatch(rate.strip()) if isinstance(rate, str) else None
+    share = float("nan")
+    if number is not None:
+        unit = {"%": 100.0, None: 1.0, "GB/s": gbs}.get(number[2], gbs / 0.12 if gbits is None else gbits)
+        share = float(number[1]) / unit
+    elif isinstance(rate, int | float | np.number) and not isinstance(rate, bool):
+        share = float(rate)
+    if not _LEAST_RATE <= share <= 1 + 1e-9:
+        raise TopologyError(
+            f"the rate must be a share such as 0.5 or '50%', or a bandwidth up to {gbs:.4g} GB/s, not {short(rate)}",
+            hint="to let the part fail, use with_failed()",
+        )
+    return min(round(share, 6), 1.0)
