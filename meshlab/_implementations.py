@@ -51,10 +51,8 @@ targets |= {
             *("with_devices", "with_network", "with_nodes", "with_nvlink_domain", "with_taper"),
         )
     },
-    **{
-        f"Cluster.{name}": f"topology._failures:{name}"
-        for name in ("with_failed", "with_rate", "without_cable", "without_switch", "without_uplink")
-    },
+    "Cluster.with_failed": "topology._failures:with_failed",
+    "Cluster.with_rate": "topology._failures:with_rate",
     # Analyses
     "Cluster.health": "topology._health:health",
     "Plan.estimate": "benchmark._estimate:estimate_plan",

@@ -286,6 +286,8 @@ def _entries(view: View, axis_loads: Loads | None) -> list[tuple[str, str]]:
             entries.append(("conflict", f"shared, and it limits {axis_loads.axis}"))
         if any(link.groups.max(initial=0) > 1 for link in axis_loads.links):
             entries.append(("", "×N groups on one link"))
+    if view.cluster is not None and view.cluster.failed:
+        entries.append(("failed", "failed, or slower"))
     return entries
 
 
@@ -343,6 +345,10 @@ def _draw_legend(ax: Axes, prepared: _Prepared, window: Window, width: float, ro
             elif kind == "conflict":
                 box(x, 17, theme.conflict)
                 box(x, 17, None, theme.faint(theme.conflict, 0.6), "/////")
+            elif kind == "failed":
+                box(x, 17, None, theme.conflict)
+                for ends in ((y - 3, y + 3), (y + 3, y - 3)):
+                    ax.plot((window.x + x + 5, window.x + x + 12), ends, color=theme.conflict, linewidth=1.5)
             ax.text(window.x + x + _swatch_width(kind, view), y, text, color=rcParams["text.color"], **look)
         y += _LINE
     for line in _caption_lines(prepared.caption, width):

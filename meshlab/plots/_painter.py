@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._units import format_bandwidth, format_size
+from meshlab.plots._failed_parts import draw_failed_parts
 from meshlab.plots._style import text_width
 from meshlab.plots._theme import N_GROUPS, Theme
 from meshlab.topology.model._levels import Floats, Ints
@@ -88,6 +89,7 @@ class Painter:
         self._nics()
         self._cells()
         self._labels()
+        draw_failed_parts(self)
         if self.picked is not None:
             self._group(self.picked)
 

@@ -1,4 +1,4 @@
-"""Failures of cables, switches and uplinks, and lower rates. `Cluster` provides them as methods."""
+"""Failures of parts by name, and lower rates. `Cluster` provides them as methods."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from meshlab.base._errors import TopologyError
 from meshlab.mesh._axes import short
-from meshlab.topology._parts import KINDS_WITH_RATE, Part, find_part, rate_name, switch_number
-from meshlab.topology._whatif import nic_index, wired, with_failure
+from meshlab.topology._parts import KINDS_WITH_RATE, Part, find_part, rate_name
+from meshlab.topology._whatif import wired, with_failure, without_device, without_link, without_nic, without_node
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._levels import Bools, Floats, Ints, Level
@@ -24,26 +24,43 @@ _LEAST_RATE = 0.0001
 def with_failed(cluster: Cluster, *parts: str) -> Cluster:
     """Return the cluster in which some parts have failed, see `Cluster.with_failed`."""
     for name in parts:
-        cluster = find_part(cluster, name).failed_in(cluster)
+        cluster = _failed(cluster, find_part(cluster, name))
     return cluster
 
 
-def without_cable(cluster: Cluster, node: int | str, nic: int | str) -> Cluster:
-    """Return the cluster without the cable of one NIC, see `Cluster.without_cable`."""
-    index, number = nic_index(cluster, node, nic)
-    old = cluster.templates[cluster.kinds[index]]
-    if not old.nics[number].is_connected:
-        raise TopologyError(f"{old.nics[number].name} of {cluster.names[index]} has no connection already")
-    only = np.arange(len(old.nics)) == number
-    changed = _disconnected(cluster, np.array([index], dtype=np.int32), lambda _: only)
-    return with_failure(cluster, changed, f"{cluster.names[index]}/{old.nics[number].name}/cable")
+def _failed(cluster: Cluster, part: Part) -> Cluster:
+    """Return the cluster in which a part does not work, or is slower. A failed host keeps its place."""
+    if part.share:
+        return with_rate(cluster, part.bare, part.share)
+    match part.kind:
+        case "node":
+            return without_node(cluster, part.node, keep_place=True)
+        case "nic":
+            return without_nic(cluster, part.node, part.number)
+        case "device":
+            return without_device(cluster, part.number)
+        case "link":
+            return without_link(cluster, part.number, part.other)
+        case "cable":
+            return _without_cable(cluster, part)
+        case "switch":
+            return _without_switch(cluster, part.word, part.number)
+        case _:
+            return _without_uplink(cluster, part)
 
 
-def without_switch(cluster: Cluster, level: str, number: int) -> Cluster:
-    """Return the cluster without one switch, see `Cluster.without_switch`."""
+def _without_cable(cluster: Cluster, part: Part) -> Cluster:
+    """Return the cluster without the cable of a NIC. The NIC stays, but nothing uses it."""
+    node = cluster.templates[cluster.kinds[part.node]]
+    only = np.arange(len(node.nics)) == part.number
+    changed = _disconnected(cluster, np.array([part.node], dtype=np.int32), lambda _: only)
+    return with_failure(cluster, changed, part.name)
+
+
+def _without_switch(cluster: Cluster, level: str, number: int) -> Cluster:
+    """Return the cluster without a switch. Its NICs are not usable, or the switches below it have no way up."""
     at = _level_index(cluster, level)
     network = cluster.levels[at]
-    number = switch_number(network, number)
     if number in network.failed:
         raise TopologyError(f"{level} switch {number} has failed already")
     if at == 0 and len(cluster.levels) == 1 and network.of_node.max() == 0 and level == "cluster":
@@ -68,51 +85,49 @@ def without_switch(cluster: Cluster, level: str, number: int) -> Cluster:
     return with_failure(cluster, replace(changed, levels=tuple(levels)), f"{level}:{number}")
 
 
-def without_uplink(cluster: Cluster, level: str, number: int, count: int = 1) -> Cluster:
-    """Return the cluster without some uplinks of a switch, see `Cluster.without_uplink`."""
-    at = _uplink_level(cluster, level)
-    number = switch_number(cluster.levels[at], number)
-    total = int(uplinks(cluster, at)[number])
-    bare = f"{level}:{number}/uplink"
+def _without_uplink(cluster: Cluster, part: Part) -> Cluster:
+    """Return the cluster without some uplinks of a switch."""
+    at = _uplink_level(cluster, part.word)
+    total, bare = int(uplinks(cluster, at)[part.number]), part.bare
     lost = sum(find_part(cluster, name).amount for name in cluster.failed if name.partition("*")[0] == bare)
-    if not isinstance(count, int | np.integer) or not 1 <= count <= total - lost:
-        left = f", and {lost} have failed" if lost else ""
+    if part.amount > total - lost:
         raise TopologyError(
-            f"{level} switch {number} has {total:,} uplink{'s' * (total > 1)}{left}: cannot remove {short(count)}",
-            hint=f"pass a number from 1 to {total - lost:,}" if lost < total else "restore one first",
+            f"{part.word} switch {part.number} has {total:,} uplink{'s' * (total > 1)}"
+            f"{f', and {lost:,} have failed' if lost else ''}: {part.amount:,} cannot fail",
+            hint=f"choose at most {total - lost:,}" if lost < total else "restore one first",
         )
-    lost += int(count)
-    name = bare if lost == 1 else f"{bare}*{lost}"
+    lost += part.amount
     before = replace(cluster, failed=_others(cluster, bare))
-    return with_failure(before, _with_uplinks(cluster, at, number, 1 - lost / total), name)
+    changed = _with_uplinks(cluster, at, part.number, 1 - lost / total)
+    return with_failure(before, changed, bare if lost == 1 else f"{bare}*{lost}")
 
 
 def with_rate(cluster: Cluster, part: str, rate: float | str) -> Cluster:
     """Return the cluster with a lower rate of a NIC, of NVLink or of uplinks, see `Cluster.with_rate`."""
-    found = find_part(cluster, part)
-    if found.kind not in KINDS_WITH_RATE:
-        raise TopologyError(f"{found.text} has no rate", hint="choose a NIC, NVLink, or the uplinks of a switch")
+    target = find_part(cluster, part)
+    if target.kind not in KINDS_WITH_RATE:
+        raise TopologyError(f"{target.text} has no rate", hint="choose a NIC, NVLink, or the uplinks of a switch")
     intact = cluster.intact or cluster
-    if found.kind == "uplink":
-        at = _uplink_level(cluster, found.word)
-        share = _share(rate, float(_uplink_rates(intact, at)[found.number]))
-        changed = _with_uplinks(cluster, at, found.number, share)
+    if target.kind == "uplink":
+        at = _uplink_level(cluster, target.word)
+        share = _share(rate, float(_uplink_rates(intact, at)[target.number]))
+        changed = _with_uplinks(cluster, at, target.number, share)
     else:
-        whole = intact.templates[intact.kinds[found.node]]
-        node = cluster.templates[cluster.kinds[found.node]]
-        if found.kind == "nic":
-            old = next(nic for nic in whole.nics if nic.name == found.word)
+        whole = intact.templates[intact.kinds[target.node]]
+        node = cluster.templates[cluster.kinds[target.node]]
+        if target.kind == "nic":
+            old = next(nic for nic in whole.nics if nic.name == target.word)
             if old.gbits is None:
-                raise TopologyError(f"the line rate of {found.text} is unknown", hint="use a part whose rate is known")
+                raise TopologyError(f"the line rate of {target.text} is unknown", hint="set the rate of another part")
             share = _share(rate, old.gbs, old.gbits)
-            nic = replace(node.nics[found.number], gbits=old.gbits if share == 1 else old.gbits * share)
-            new = replace(node, nics=(*node.nics[: found.number], nic, *node.nics[found.number + 1 :]))
+            nic = replace(node.nics[target.number], gbits=old.gbits if share == 1 else old.gbits * share)
+            new = replace(node, nics=(*node.nics[: target.number], nic, *node.nics[target.number + 1 :]))
         else:
-            new, share = _with_links(whole, node, found, int(cluster.first_device[found.node]), rate)
-        changed = _with_kind(cluster, np.array([found.node]), lambda _: new)
-    others = _others(cluster, found.bare)
+            new, share = _with_links(whole, node, target, int(cluster.first_device[target.node]), rate)
+        changed = _with_kind(cluster, np.array([target.node]), lambda _: new)
+    others = _others(cluster, target.bare)
     if share < 1:
-        return with_failure(replace(cluster, failed=others), changed, rate_name(found.bare, share))
+        return with_failure(replace(cluster, failed=others), changed, rate_name(target.bare, share))
     return replace(changed, failed=others, intact=cluster.intact if others else None)
 
 
@@ -191,8 +206,11 @@ def _with_kind(cluster: Cluster, hosts: Ints, change: Callable[[Node], Node]) ->
     """Return the cluster with some hosts changed, one template for all of the same kind."""
     kinds, templates = cluster.kinds.copy(), list(cluster.templates)
     for kind in np.unique(cluster.kinds[hosts]).tolist():
-        kinds[hosts[cluster.kinds[hosts] == kind]] = len(templates)
-        templates.append(change(cluster.templates[kind]))
+        node = change(cluster.templates[kind])
+        number = templates.index(node) if node in templates else len(templates)
+        kinds[hosts[cluster.kinds[hosts] == kind]] = number
+        if number == len(templates):
+            templates.append(node)
     remaining, numbers = np.unique(kinds, return_inverse=True)
     return replace(cluster, templates=tuple(templates[k] for k in remaining), kinds=numbers.astype(np.int32))
 
@@ -209,7 +227,7 @@ def _with_links(whole: Node, node: Node, part: Part, first: int, rate: float | s
         return int(whole.nvlinks[of_whole[i], of_whole[j]])
 
     most = max(links(*pair) for pair in map(tuple, pairs))
-    share = _share(rate, float(np.nanmax(whole.gbs[of_whole[local], [of_whole[other] for other in others]])))
+    share = _share(rate, max(float(whole.gbs[of_whole[i], of_whole[j]]) for i, j in map(tuple, pairs)))
     left = max(round(most * share), 1)
 
     def word(i: int, j: int) -> str:

@@ -6,11 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import numpy as np
-
 from meshlab.base._errors import TopologyError, did_you_mean
 from meshlab.topology.model._cluster import Cluster
-from meshlab.topology.model._levels import Level
 
 KINDS_WITH_RATE = ("nic", "link", "uplink")
 _NVLINK = re.compile(r"(\w+\d+)(?:-(\w+\d+)|/NVLink)", re.ASCII)
@@ -61,50 +58,21 @@ class Part(NamedTuple):
 
     def removed_from(self, cluster: Cluster) -> Cluster:
         """Return the cluster without the part."""
-        if self.kind == "node":
-            return cluster.without_node(self.node)
-        return self.failed_in(cluster)
-
-    def failed_in(self, cluster: Cluster) -> Cluster:
-        """Return the cluster in which the part does not work, or is slower. A failed host keeps its place."""
-        if self.share:
-            return cluster.with_rate(self.bare, self.share)
-        match self.kind:
-            case "node":
-                return cluster.without_node(self.node, keep_place=True)
-            case "nic":
-                return cluster.without_nic(self.node, self.number)
-            case "device":
-                return cluster.without_device(self.number)
-            case "cable":
-                return cluster.without_cable(self.node, self.number)
-            case "switch":
-                return cluster.without_switch(self.word, self.number)
-            case "uplink":
-                return cluster.without_uplink(self.word, self.number, self.amount)
-            case _:
-                return cluster.without_link(self.number, self.other)
+        return cluster.without_node(self.node) if self.kind == "node" else cluster.with_failed(self.name)
 
     def code(self, *, is_failure: bool) -> str:
-        """Return `failed_in` or `removed_from` as code."""
-        if self.share:
-            return f'.with_rate("{self.bare}", {self.share:.6g})'
-        match self.kind:
+        """Return the edit of a cluster in which the part has failed, or was removed, as code."""
+        match "" if self.share else self.kind:
             case "node":
                 return f'.without_node("{self.host}"{", keep_place=True" * is_failure})'
             case "nic":
                 return f'.without_nic("{self.host}", "{self.word}")'
             case "device":
                 return f".without_device({self.number})"
-            case "cable":
-                return f'.without_cable("{self.host}", "{self.word}")'
-            case "switch":
-                return f'.without_switch("{self.word}", {self.number})'
-            case "uplink":
-                count = f", {self.amount}" if self.amount > 1 else ""
-                return f'.without_uplink("{self.word}", {self.number}{count})'
-            case _:
+            case "link":
                 return f".without_link({self.number}{'' if self.other is None else f', {self.other}'})"
+            case _:
+                return f'.with_failed("{self.name}")'
 
 
 def format_share(share: float) -> str:
@@ -144,7 +112,10 @@ def _network_part(cluster: Cluster, name: str) -> Part | None:
     below = below[: count.start()] if count is not None else below
     if not number.isdecimal() or (slash and below != "uplink"):
         raise TopologyError(f"unknown part {name!r}", hint=f"write a switch such as '{word}:0', or '{word}:0/uplink'")
-    switch_number(level, int(number))
+    if int(number) >= level.n_switches:
+        raise TopologyError(
+            f"{word} has no switch {number}", hint=f"choose a number from 0 to {level.n_switches - 1:,}"
+        )
     if not slash:
         return Part(name, "switch", number=int(number), word=word)
     lost = int(count[1]) if count is not None else 1
@@ -182,10 +153,10 @@ def _host_part(cluster: Cluster, name: str) -> Part:
         raise TopologyError(
             f"{host} has no part {rest!r}", hint=f"choose one of {', '.join(ends) or 'another host, this one is empty'}"
         )
-    one, other = (None if device is None else first + ends.index(device) for device in link.groups())
-    assert one is not None
-    part = Part(name, "link", host, index, one, other, rest)
-    cluster.without_link(one, other)  # raises without NVLink
+    device, other = (None if end is None else first + ends.index(end) for end in link.groups())
+    assert device is not None
+    part = Part(name, "link", host, index, device, other, rest)
+    cluster.without_link(device, other)  # raises without NVLink
     return part
 
 
@@ -193,19 +164,7 @@ def with_parts(cluster: Cluster, names: Iterable[str]) -> Cluster:
     """Return the cluster in which those of the parts have failed that it has."""
     for name in names:
         try:
-            cluster = find_part(cluster, name).failed_in(cluster)
+            cluster = cluster.with_failed(name)
         except TopologyError:
             continue
     return cluster
-
-
-# -- the network -------------------------------------------------------------------------------------------------------
-
-
-def switch_number(level: Level, number: object) -> int:
-    """Return the number of a switch of a level, or raise if there is none."""
-    if not isinstance(number, int | np.integer) or not 0 <= number < level.n_switches:
-        raise TopologyError(
-            f"{level.name} has no switch {number!r}", hint=f"choose a number from 0 to {level.n_switches - 1:,}"
-        )
-    return int(number)

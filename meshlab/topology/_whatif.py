@@ -9,7 +9,7 @@ import numpy as np
 
 from meshlab.base._errors import TopologyError
 from meshlab.mesh._axes import short
-from meshlab.topology._parts import with_parts
+from meshlab.topology._parts import find_part, with_parts
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node, Words
 from meshlab.topology.model._levels import (
@@ -68,23 +68,17 @@ def without_link(cluster: Cluster, device: int, other: int | None = None) -> Clu
 
 def without_nic(cluster: Cluster, node: int | str, nic: int | str) -> Cluster:
     """Return the cluster without one NIC, see `Cluster.without_nic`."""
-    index, number = nic_index(cluster, node, nic)
-    old = wired(cluster, cluster.templates[cluster.kinds[index]])
-    nics = old.nics[:number] + old.nics[number + 1 :]
-    words = _without_index(old.words, len(old.devices) + number)
-    changed = _with_node(cluster, index, replace(old, nics=nics, words=words, lost_nics=not nics))
-    return with_failure(cluster, changed, f"{cluster.names[index]}/{old.nics[number].name}")
-
-
-def nic_index(cluster: Cluster, node: int | str, nic: int | str) -> tuple[int, int]:
-    """Return the index of a host, and that of a NIC in it."""
     index = cluster.node_index(node)
     names = [port.name for port in cluster.templates[cluster.kinds[index]].nics]
     number = names.index(nic) if isinstance(nic, str) and nic in names else nic
     if not isinstance(number, int | np.integer) or not 0 <= number < len(names):
         hint = f"choose one of {', '.join(names)}" if names else "choose a host with NICs"
         raise TopologyError(f"{cluster.names[index]} has no NIC {nic!r}", hint=hint)
-    return index, int(number)
+    old = wired(cluster, cluster.templates[cluster.kinds[index]])
+    nics = old.nics[:number] + old.nics[number + 1 :]
+    words = _without_index(old.words, len(old.devices) + number)
+    changed = _with_node(cluster, index, replace(old, nics=nics, words=words, lost_nics=not nics))
+    return with_failure(cluster, changed, f"{cluster.names[index]}/{old.nics[number].name}")
 
 
 def without_node(cluster: Cluster, *nodes: int | str, keep_place: bool = False) -> Cluster:
@@ -124,10 +118,13 @@ def with_devices(cluster: Cluster, devices: int | None = None, nics: int | None 
         if value is not None and (not isinstance(value, int | np.integer) or not least <= value <= _MOST_ENDS):
             raise TopologyError(f"{name} must be an integer from {least} to {_MOST_ENDS}, not {short(value)}")
     if cluster.intact is not None:
-        return with_parts(with_devices(cluster.intact, devices, nics), cluster.failed)
+        intact = with_devices(cluster.intact, devices, nics)
+        is_same = [level.rails for level in intact.levels] == [level.rails for level in cluster.levels]
+        return with_parts(intact, cluster.failed if is_same else _of_hosts(cluster))
     templates = tuple(_with_ends(template, devices, nics) for template in cluster.templates)
     before, after = (max((len(host.nics) for host in hosts), default=0) for hosts in (cluster.templates, templates))
-    levels = tuple(replace(level, rails=rails_for(level.rails, before, after)) for level in cluster.levels)
+    width = max((len(host.devices) for host in templates), default=0)
+    levels = tuple(replace(level, rails=rails_for(level.rails, before, after, width)) for level in cluster.levels)
     return replace(cluster, templates=templates, levels=levels)
 
 
@@ -143,7 +140,7 @@ def with_network(
     check_taper(taper)
     if cluster.intact is not None:
         intact = with_network(cluster.intact, nodes_per_leaf, rails=rails, nodes_per_pod=nodes_per_pod, taper=taper)
-        return with_parts(intact, cluster.failed)
+        return with_parts(intact, _of_hosts(cluster))
     latency_us = cluster.levels[0].latency_us if cluster.levels else HOP_US
     levels = regular_levels(cluster.n_nodes, nodes_per_leaf, rails, nodes_per_pod, taper, latency_us)
     return replace(cluster, levels=levels)
@@ -283,6 +280,11 @@ def _without_nvlink(node: Node, is_lost: Callable[[int, int], bool]) -> Node:
 
     size = range(len(node.words))
     return replace(node, words=tuple(tuple(word(i, j) for j in size) for i in size))
+
+
+def _of_hosts(cluster: Cluster) -> list[str]:
+    """Return the failed parts of hosts. In another network, the number of a switch means another one."""
+    return [name for name in cluster.failed if find_part(cluster.intact or cluster, name).node >= 0]
 
 
 def wired(cluster: Cluster, node: Node) -> Node:

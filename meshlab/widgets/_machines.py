@@ -162,7 +162,9 @@ class Machine:
         nics = values["nics"]
         values |= self.dials
         if "nics" in self.dials and nics and values["rails"]:
-            values["rails"] = rails_for(int(values["rails"]), int(nics), int(self.dials["nics"]))
+            values["rails"] = rails_for(
+                int(values["rails"]), int(nics), int(self.dials["nics"]), int(values["devices"] or 1)
+            )
         if "nvlink_domain" not in self.dials and "devices" in self.dials and values["nvlink_domain"] is not None:
             values["nvlink_domain"] = max(int(racks * self.dials["devices"]), 1)
         return MappingProxyType(values)
@@ -368,7 +370,7 @@ class Machine:
             for name in names:
                 part = find_part(cluster, name)
                 code += part.code(is_failure=is_failure)
-                cluster = part.failed_in(cluster) if is_failure else part.removed_from(cluster)
+                cluster = cluster.with_failed(name) if is_failure else part.removed_from(cluster)
             if not is_failure and cluster.failed:
                 code += ".as_intact()"
                 cluster = cluster.as_intact()

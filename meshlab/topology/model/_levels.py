@@ -84,11 +84,12 @@ def regular_levels(
     return tuple(levels)
 
 
-def rails_for(rails: int, before: int, after: int) -> int:
+def rails_for(rails: int, before: int, after: int, devices: int) -> int:
     """Return the rails after a change of the NICs per host: one per NIC stays so, and none is without a NIC."""
     if rails < 2 or not after or before == after:
         return rails
-    return after if rails == before else min(rails, after)
+    # The NICs of a device are on its rail, so more NICs than devices do not need more rails.
+    return min(after, max(rails, devices)) if rails == before else min(rails, after)
 
 
 def check_taper(taper: object) -> None:

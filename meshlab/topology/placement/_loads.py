@@ -36,6 +36,7 @@ MARKS = {
     "rail": ("◆", "own NICs, own rails"),
     "shared": ("▲", "shares NICs or changes rails"),
     "taper": ("■", "held back by an oversubscription"),
+    "cut": ("■", "no path, because a part has failed"),
 }
 """The mark and the meaning of each `Loads.state`."""
 
@@ -118,7 +119,7 @@ class Loads:
     def is_conflict(self) -> bool:
         """True if the limiting link is shared by groups or oversubscribed."""
         leaf = next((link.name for link in self.links if link.drawn_as == "leaf"), "nic")
-        return self.state == "taper" or (self.state == "shared" and self.limit in ("nic", leaf))
+        return self.state in ("taper", "cut") or (self.state == "shared" and self.limit in ("nic", leaf))
 
     @property
     def seconds(self) -> float:
@@ -296,6 +297,8 @@ def _state(links: Sequence[LinkLoad], limit: str, n: int, climbs: bool) -> str:
         return "none"
     if not set(busy) - {"nvlink", "host"}:
         return "host" if "host" in busy else "nvlink"
+    if limit and busy[limit].longest == np.inf:
+        return "cut"
     if limit and busy[limit].taper_of(busy[limit].busiest or 0) > 1:
         return "taper"
     nic = busy.get("nic")

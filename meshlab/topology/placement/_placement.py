@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,10 +16,11 @@ from meshlab.base._units import format_bandwidth
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
-from meshlab.topology.model._levels import HOST, NVLINK, Ints
+from meshlab.topology.model._levels import HOST, NVLINK, Bools, Ints
 from meshlab.topology.model._links import UNKNOWN, Distance
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 from meshlab.topology.placement._crossings import Crossings, all_hops, cross
+from meshlab.topology.placement._detours import Detour, detours, devices_before, explain_failures
 from meshlab.topology.placement._rank_map import RankMap, devices_of_ranks
 from meshlab.topology.placement._regular import cross_regular
 
@@ -65,6 +67,20 @@ class Placement:
     devices: Ints
     rank_map: RankMap
     cache: dict[str, Crossings] = field(default_factory=dict)
+
+    @cached_property
+    def before(self) -> Placement | None:
+        """The same ranks on the same devices before parts of the cluster failed, None if none has."""
+        intact = self.cluster.intact
+        if intact is None or not self.cluster.failed:
+            return None
+        devices = devices_before(self.cluster, self.devices)
+        return Placement(self.mesh, intact, devices, RankMap.of(intact, devices))
+
+    @cached_property
+    def detours(self) -> list[Detour]:
+        """The ranks that use other NICs than before parts of the cluster failed."""
+        return detours(self)
 
     def of(self, axis: str | Sequence[str]) -> Crossings:
         """Return the links that the groups of an axis cross and share, as arrays.
@@ -509,7 +525,11 @@ def _explain_axis(placement: Placement, axis: str) -> str:
         return f"{name} stays inside the host{_worst_known(placement, answer, worst, axis)}"
     if level == HOST:
         return f"{name} stays inside the host{_why_no_nvlink(placement, answer, worst)}: its worst link is {word}{rate}"
-    return f"{name} leaves the host: {_explain_nics(placement, answer)}; {_explain_network(placement, answer)}"
+    text = (
+        f"{name} leaves the host: {_explain_nics(placement, answer, axis)}; {_explain_network(placement, answer, axis)}"
+    )
+    failures = explain_failures(placement, axis)
+    return f"{text}. {failures}" if failures else text
 
 
 def has_unknown_links(node: Node) -> bool:
@@ -541,38 +561,72 @@ def _why_no_nvlink(placement: Placement, answer: Crossings, worst: int) -> str:
     return " but leaves NVLink" if (template.distance == Distance.NVLINK).any() else ""
 
 
-def _explain_nics(placement: Placement, answer: Crossings) -> str:
+def _explain_nics(placement: Placement, answer: Crossings, axis: str) -> str:
     """Return the clause about the NICs that the groups share."""
     groups = answer.groups_per_node
     share = f"{groups} group{'s' * (groups > 1)} share{'s' * (groups == 1)}"
     # The host with the fewest NICs, among the hosts that a group leaves.
     leaving = answer.worst_level > HOST
-    kinds = np.unique(placement.rank_map.kind[answer.worst[0][leaving]])
-    nics = min(int(placement.cluster.templates[k].near_nics.any(axis=0).sum()) for k in kinds)
+    templates = placement.cluster.templates
+    kinds = np.arange(len(templates))
+    if len(templates) > 1:
+        kinds = np.unique(placement.rank_map.kind[placement.mesh[axis].array[leaving]])
+    counts = {int(k): int(templates[k].near_nics.any(axis=0).sum()) for k in kinds}
+    nics = min(counts.values())
+    if not nics and all(templates[k].is_cut_off for k, count in counts.items() if not count):
+        return f"no NIC{_on_hosts(placement, counts).replace('each of ', '')} is connected"
     if not nics:
         return f"{share} the host's NICs, which are unknown"
     slowest = np.nanmin(answer.node_gbs) if np.isfinite(answer.node_gbs).any() else None
     rate = "" if slowest is None else f", {format_bandwidth(float(slowest))}"
     if groups == 1:
-        return f"it has {f'all {nics} NICs' if nics > 1 else 'the only NIC'} of the host{rate}"
+        where = " of the host" if len(set(counts.values())) == 1 else _on_hosts(placement, counts)
+        return f"it has {f'all {nics} NICs' if nics > 1 else 'the only NIC'}{where}{rate}"
     busiest = float(np.nanmax(answer.groups_per_nic))
     if busiest == 1:
+        counts = dict.fromkeys(counts, max(counts.values()))  # where a device is missing, no group needs its NIC
+        nics = max(counts.values())
         each = ", one each"
     elif busiest > 1:
-        each = f", {busiest:.3g} to a NIC"
+        # Groups that use several NICs send only a part over each, so a NIC has more groups than its load says.
+        most = _most_groups(placement, axis, leaving)
+        each = f", {busiest:.3g} to a NIC" if most in (None, busiest) else f", up to {most:,} to a NIC"
     else:
         each = f", {1 / busiest:g} each"
-    return f"{share} {nics} NIC{'s' * (nics > 1)}{each}{f'{rate} per group' if rate else ''}"
+    where = _on_hosts(placement, counts) if len(set(counts.values())) > 1 else ""
+    return f"{share} {nics} NIC{'s' * (nics > 1)}{where}{each}{f'{rate} per group' if rate else ''}"
 
 
-def _explain_network(placement: Placement, answer: Crossings) -> str:
+def _on_hosts(placement: Placement, counts: Mapping[int, int]) -> str:
+    """Return the hosts with the fewest NICs in words, from the number of NICs by kind of host."""
+    least = min(counts.values())
+    few = np.flatnonzero(np.isin(placement.cluster.kinds, [kind for kind, count in counts.items() if count == least]))
+    return f" on {placement.cluster.names[few[0]]}" if len(few) == 1 else f" on each of {len(few):,} hosts"
+
+
+def _most_groups(placement: Placement, axis: str, leaving: Bools) -> int | None:
+    """Return the most groups on one NIC if sets of NICs overlap, otherwise None."""
+    overlap, groups = placement.rank_map.overlap, placement.mesh[axis].array[leaving]
+    if overlap is None:
+        return None
+    of_set, nic, _ = overlap
+    first = np.searchsorted(of_set, np.arange(len(placement.rank_map.set_nics) + 1))
+    sets = placement.rank_map.nic_set[groups].ravel()
+    sizes = (first[1:] - first[:-1])[sets]
+    entry = np.repeat(np.arange(len(sets)), sizes)
+    pair = first[sets][entry] + np.arange(len(entry)) - (np.cumsum(sizes) - sizes)[entry]
+    keys = np.unique(nic[pair] * len(groups) + entry // groups.shape[1])
+    return int(np.bincount(keys // len(groups)).max())
+
+
+def _explain_network(placement: Placement, answer: Crossings, axis: str) -> str:
     """Return the clause about the switches that the groups cross."""
     names = placement.cluster.level_names
     outermost = int(answer.worst_level.max())
     span = int(answer.span.max())
     below = outermost - 1
     if below > HOST:
-        text = f"it crosses {int(answer.domains[below].max())} {_plural(names[below])}"
+        text = f"it crosses {_most_switches(placement, answer, axis, below)} {_plural(names[below])}"
     elif answer.domains[outermost].max() == 1:
         text = f"it stays inside {_with_article(names[outermost])}"
     else:
@@ -581,11 +635,23 @@ def _explain_network(placement: Placement, answer: Crossings) -> str:
         text += f" and stays inside {_with_article(names[outermost])}"
     taper = float(answer.taper.max())
     gbs = _slowest_gbs(answer)
+    if np.isinf(taper):
+        return f"{text}, and a switch on its way has no uplink left"
     if taper > 1:
-        text += f" with an oversubscription of 1:{taper:g}"
+        text += f" with an oversubscription of 1:{taper:.4g}"
         if gbs is not None and gbs < np.nanmin(answer.node_gbs):
             text += f", {format_bandwidth(gbs)} per group"
     return text
+
+
+def _most_switches(placement: Placement, answer: Crossings, axis: str, level: int) -> int:
+    """Return the most domains of a network level that a group uses."""
+    groups, rank_map = placement.mesh[axis].array, placement.rank_map
+    switch, place, _ = rank_map.switches_of(level, groups.ravel())
+    if isinstance(place, slice):  # every rank uses one switch
+        return int(answer.domains[level].max())
+    keys = np.unique(place // groups.shape[1] * (int(switch.max()) + 1) + switch)
+    return int(np.bincount(keys // (int(switch.max()) + 1)).max())
 
 
 def _slowest_gbs(answer: Crossings) -> float | None:
