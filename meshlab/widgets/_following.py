@@ -72,6 +72,7 @@ class RunFollower:
         *,
         predicted: Mapping[str, Line] = _NO_LINES,  # by the name of the measured line
         references: Mapping[str, float] = MappingProxyType({}),  # in GB/s
+        overlaid: Mapping[str, Line] | None = None,  # lines of other runs. None for those of the previous run, in grey
     ) -> None:
         if not isinstance(run, Run):
             raise BenchError(f"run must be a live Run, not {type(run).__name__}", hint="display a saved run as it is")
@@ -89,8 +90,9 @@ class RunFollower:
         self._growing = GrowingLines(self._names)
         self._lines: dict[Key, Line] = {}
         self._predicted, self._references = predicted, references
+        self._overlaid: Mapping[str, Line] = overlaid or _NO_LINES
         with _last_lock:
-            lines, results = _last.get(_place(run), ({}, None))
+            lines, results = _last.get(_place(run), ({}, None)) if overlaid is None else ({}, None)
         shared = [key for key in self._names if key in lines]
         self._previous_lines = {self._names[key]: lines[key] for key in shared} if results is not None else {}
         self.previous: pd.DataFrame | None = None
@@ -128,6 +130,13 @@ class RunFollower:
                 self._when_over.append(act)
                 return
         act()
+
+    def overlay(self, lines: Mapping[str, Line]) -> None:
+        """Draw lines of other runs, in place of those so far."""
+        with self._lock:
+            self._overlaid = lines
+            if not self._is_left:
+                self._show_curve()
 
     def leave(self) -> None:
         """Stop following: the view shows another run."""
@@ -172,6 +181,7 @@ class RunFollower:
             {line.name: line for line in self._lines.values() if len(line)},
             previous=self._previous_lines if len(self._names) <= _MOST_WITH_PREVIOUS else {},
             predicted=self._predicted,
+            overlaid=self._overlaid,
             references=self._references,
             x_range=self._range,
         )
@@ -222,10 +232,14 @@ def curve_state(
     *,
     previous: Mapping[str, Line] = _NO_LINES,
     predicted: Mapping[str, Line] = _NO_LINES,
+    overlaid: Mapping[str, Line] = _NO_LINES,
     references: Mapping[str, float] = MappingProxyType({}),
     x_range: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
-    """Return a chart of bus bandwidth for the trait `_curve`."""
+    """Return a chart of bus bandwidth for the trait `_curve`, and as ``latency`` what is different in one of times."""
+    kinds = {"previous": previous, "predicted": predicted, "overlaid": overlaid}
+    times = {kind: {name: line.as_times() for name, line in lines.items()} for kind, lines in kinds.items()}
+    latency = pack_lines({name: line.as_times() for name, line in series.items()}, **times)
     return {
         "title": title,
         "x_label": "message size",
@@ -236,7 +250,8 @@ def curve_state(
         "references": dict(references),
         "height": 320,
         "palette": list(PALETTE),
-        **pack_lines(series, previous=previous, predicted=predicted),
+        **pack_lines(series, **kinds),
+        "latency": {"y_label": "time", "y_unit": "µs", "y_scale": "log", "references": {}, **latency},
     }
 
 
