@@ -20,6 +20,7 @@ from meshlab.plans._options import OPTIONS, option_texts
 from meshlab.plots._lines import GrowingLines, Key, Line, line_key, line_names, pack_lines
 from meshlab.plots._style import PALETTE
 from meshlab.widgets._details import details_of
+from meshlab.widgets._readings import load_state
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,14 +50,15 @@ class RunView(Protocol):
     _curve: dict[str, Any]
     _late: dict[str, Any]  # The lateness of every rank in the latest step with aligned starts. Empty without one.
     _details: list[dict[str, Any]]  # the tabs of a run that has ended, see `details_of`
+    _load: dict[str, Any]  # the record of the hosts during the run, see `load_state`
 
     def hold_sync(self) -> AbstractContextManager[None]: ...
 
 
-def run_traits() -> tuple[Any, Any, Any, Any]:
-    """Return new synced traits for `_run`, `_curve`, `_late` and `_details` of a widget class."""
-    run, curve, late = (traitlets.Dict().tag(sync=True) for _ in range(3))
-    return run, curve, late, traitlets.List(traitlets.Dict()).tag(sync=True)
+def run_traits() -> tuple[Any, Any, Any, Any, Any]:
+    """Return new synced traits for `_run`, `_curve`, `_late`, `_details` and `_load` of a widget class."""
+    run, curve, late, load = (traitlets.Dict().tag(sync=True) for _ in range(4))
+    return run, curve, late, traitlets.List(traitlets.Dict()).tag(sync=True), load
 
 
 class RunFollower:
@@ -79,7 +81,7 @@ class RunFollower:
         self._run: Run | None = run
         self._view = view
         self._lock = threading.Lock()
-        self._n_rows = self._n_parts = 0
+        self._n_rows = self._n_parts = self._n_readings = 0
         self._is_finishing = self._is_left = False
         self.is_over = threading.Event()
         self._when_over: list[Callable[[], None]] = []
@@ -103,7 +105,7 @@ class RunFollower:
         self._range = (min(sizes), max(sizes)) if min(sizes) < max(sizes) else None
         self._title = _title(run)
         with view.hold_sync():
-            view._late, view._details = {}, []
+            view._late, view._details, view._load = {}, [], {}
             self._show_curve()
         self._unsubscribe: Callable[[], None] = lambda: None  # the run may end before subscribe() returns
         self._unsubscribe = run.subscribe(self._update)
@@ -174,6 +176,12 @@ class RunFollower:
                 self._show_curve()
                 if late:
                     self._view._late = late
+                self._show_load(run)
+
+    def _show_load(self, run: Run) -> None:
+        if len(run.condition_rows) != self._n_readings:
+            self._n_readings = len(run.condition_rows)
+            self._view._load = load_state(run)
 
     def _show_curve(self) -> None:
         self._view._curve = curve_state(
@@ -198,6 +206,7 @@ class RunFollower:
             self._remember(run)
             if not self._is_left:
                 self._view._details = details_of(run)
+                self._show_load(run)
         finally:
             # Also after an error in a chart, because the notebook needs its static figure. The functions run without
             # the lock, which one that calls `when_over` would wait for.

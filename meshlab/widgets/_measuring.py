@@ -38,7 +38,7 @@ from meshlab.topology.placement._placement import place
 from meshlab.widgets._details import details_of
 from meshlab.widgets._following import RunFollower, RunView, curve_state, run_state
 from meshlab.widgets._live import control_run
-from meshlab.widgets._readings import load_rows, ranks_by_device
+from meshlab.widgets._readings import load_rows, load_state, ranks_by_device
 from meshlab.widgets._run_list import RunList, label_of, overlaid_lines
 
 _TICK_S = 1.0
@@ -223,6 +223,7 @@ class Measuring:
             if run is None:
                 with self._view.hold_sync():
                     self._view._run, self._view._curve, self._view._late, self._view._details = {}, {}, {}, []
+                    self._view._load = {}
                 return
             if run.run_id not in {other.run_id for other in self.runs}:
                 self.runs.append(run)
@@ -301,7 +302,7 @@ class Measuring:
         with self._view.hold_sync():
             self._view._run, self._view._late = run_state(run), {}
             self._view._curve = curve_state(run.where, lines, overlaid=self._overlaid)
-            self._view._details = details_of(run)
+            self._view._details, self._view._load = details_of(run), load_state(run)
 
     # -- the form ------------------------------------------------------------------------------------------------------
 
@@ -517,6 +518,12 @@ class Measuring:
     def _show_monitor(self) -> None:
         monitor = self._monitor
         if monitor is None:
+            return
+        run = self._run
+        if isinstance(run, Run) and not run.has_ended:
+            # The run records its hosts itself, between its steps. A second reader would only disturb it.
+            monitor.pause()
+            self._view._monitor = {"rows": [], "at": 0, "is_paused": True}
             return
         readings = monitor.read()
         ranks = ranks_by_device(self._engines)

@@ -259,8 +259,13 @@ def _headline(comparison: Comparison, after: str, before: str) -> str:
 
 def _forest(comparison: Comparison) -> str:
     """Return the ratios with their intervals as an ``<svg>`` element, empty if there are none."""
+    from matplotlib import pyplot as plt
+
     with suppress(BenchError):  # no row has a ratio
-        return figure_svg(plot_comparison(comparison).figure, label=comparison.headline)
+        figure = plot_comparison(comparison).get_figure(root=True)
+        if figure is not None:
+            plt.close(figure)  # or a notebook would show it too
+            return figure_svg(figure, label=comparison.headline)
     return ""
 
 

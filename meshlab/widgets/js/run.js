@@ -4,6 +4,7 @@ import { VIRIDIS } from "./colors.js";
 import { curveChart } from "./curve.js";
 import { unpack } from "./data.js";
 import { attribute, element, fill, find, focusIn, setText, show, svg } from "./dom.js";
+import { recordPanel } from "./monitor.js";
 
 export const SIGNS = { running: "●", paused: "❚❚", done: "✓", cancelled: "■", interrupted: "■", failed: "✕" };
 const MOST_NAMED_CELLS = 24; // ranks of a matrix that shows its numbers
@@ -118,6 +119,8 @@ export function runPanel({ model, root: parent, listen, shell }) {
   parent.append(root);
   const overlays = overlayMenu({ model, shell });
   const chart = switchedChart({ el: chartBox, curve: () => model.get("_curve"), tools: [overlays.root] });
+  const record = recordPanel({ model, listen });
+  chartBox.append(record.root);
   let chosen = "curve";
   let shownRun = null;
 
@@ -248,11 +251,12 @@ export function runPanel({ model, root: parent, listen, shell }) {
     if (any("_late")) paintStrip();
     if (any("_curve")) chart.update();
     if (any("_runs", "_run")) overlays.update();
+    if (any("_load")) record.update();
   }
   update();
   return { update, destroy: () => (chart.destroy(), root.remove()) };
 }
-runPanel.traits = ["_run", "_curve", "_late", "_details"];
+runPanel.traits = ["_run", "_curve", "_late", "_details", "_load"];
 
 /**
  * A chart with a switch between bandwidth and latency, whose scales are both logarithmic.
