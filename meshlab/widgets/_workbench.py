@@ -159,7 +159,7 @@ class Workbench(Picture):
     _bundle = "workbench"
     _esm = script(_bundle)
     _css = style(_bundle)
-    _run, _curve, _late, _details = run_traits()
+    _run, _curve, _late, _details, _load = run_traits()
     _engines, _bench, _runs, _monitor = panel_traits()
 
     rest = Text("")
