@@ -11,5 +11,6 @@ from ._stragglers import find_stragglers as find_stragglers
 from ._thresholds import Threshold as Threshold
 from ._thresholds import Thresholds as Thresholds
 from ._turns import TurnComparison as TurnComparison
+from ._visibility import Visibility as Visibility
 from .tuning._choice import best_options as best_options
 from .tuning._tuning import Tuning as Tuning

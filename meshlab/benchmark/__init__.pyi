@@ -7,7 +7,6 @@ from ._environments import EnvComparison as EnvComparison
 from ._environments import compare_env as compare_env
 from ._estimate import Estimate as Estimate
 from ._run import Run as Run
-from ._visibility import Visibility as Visibility
 from .rehearsal._rehearsal import Rehearsal as Rehearsal
 from .rehearsal._rehearsal import RehearsedCall as RehearsedCall
 from .rehearsal._rehearsal import RehearsedLayout as RehearsedLayout

@@ -26,7 +26,7 @@ from meshlab.runs._store import as_results
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.benchmark._visibility import Visibility
+    from meshlab.analysis._visibility import Visibility
     from meshlab.benchmark.on_ranks._probing import Probe
     from meshlab.mesh._mesh import DeviceMesh
     from meshlab.plans._plan import Plan

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.analysis._visibility import FEWEST_BLOCKS, MOST_BLOCKS, log_pair
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, EngineError, MeshlabError
 from meshlab.base._units import format_seconds, format_size
@@ -19,7 +20,6 @@ from meshlab.benchmark._estimate import RATES, MeasuredAxis, Pace, RepeatedBlock
 from meshlab.benchmark._host_record import HostRecord
 from meshlab.benchmark._preparation import plan_registered, voting_ranks
 from meshlab.benchmark._time_left import Work, time_left
-from meshlab.benchmark._visibility import FEWEST_BLOCKS, MOST_BLOCKS, log_pair
 from meshlab.benchmark.on_ranks import _environment as environment
 from meshlab.benchmark.on_ranks._buffers import release_buffers
 from meshlab.benchmark.on_ranks._environment import describe_rank, sample_rank

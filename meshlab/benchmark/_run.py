@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.analysis._visibility import visibility_of
 from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.base._forwarding import implementation
@@ -23,7 +24,6 @@ from meshlab.base._hints import Argument, Hint
 from meshlab.benchmark._estimate import Estimate, MeasuredAxis, Pace, RepeatedBlocks, seconds_per_step
 from meshlab.benchmark._executor import Executor
 from meshlab.benchmark._progress import has_lines, progress_bar, shows_progress
-from meshlab.benchmark._visibility import visibility_of
 from meshlab.benchmark.on_ranks._host_counters import slowdown_of_load
 from meshlab.engines._engines import Engines
 from meshlab.engines._lease import Lease

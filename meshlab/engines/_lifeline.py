@@ -35,9 +35,6 @@ BACKEND = "MESHLAB_BACKEND"
 CONNECTION = "MESHLAB_CONNECTION"
 """The environment variable with the path of the file in which the controller writes its addresses."""
 
-RANK = "MESHLAB_RANK"
-"""The environment variable with the number of a rank, which its shell has set."""
-
 EXITS = "MESHLAB_EXITS"
 """The environment variable with the path of the file in which exits of ranks are recorded."""
 

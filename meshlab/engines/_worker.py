@@ -24,7 +24,6 @@ from meshlab.comm._communicator import Communicator
 from meshlab.comm._compositions import with_compositions
 from meshlab.comm._worlds import beside_module, process_module
 from meshlab.engines._call_board import CallBoard
-from meshlab.engines._lifeline import RANK
 from meshlab.engines._positions import CallSummary, Positions
 from meshlab.engines._reaper import RUN, shared_memory_files
 from meshlab.engines._rounds import RankInfo, Reply, WorkerConfig
@@ -217,7 +216,7 @@ def load_library(backend: str) -> None:
 
 def launched_rank() -> int:
     """Return the rank that the shell of this process has set."""
-    return int(os.environ[RANK])
+    return int(os.environ["MESHLAB_RANK"])
 
 
 def make_unique_id(backend: str) -> bytes:

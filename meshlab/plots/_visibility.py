@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from meshlab.analysis._visibility import LARGEST_RATIO, Visibility, ratio_text
 from meshlab.base._units import THIN, format_size
-from meshlab.benchmark._visibility import LARGEST_RATIO, Visibility, ratio_text
 from meshlab.plots._style import (
     PALETTE,
     PREVIOUS,
@@ -54,7 +54,7 @@ def visibility(visible: Visibility, *, ax: Axes | None = None) -> Axes:
     Examples
     --------
     >>> import meshlab as ml
-    >>> visible = ml.benchmark.Visibility("all_reduce", 1 << 20, ratio=1.8, turns_ratio=1.2)
+    >>> visible = ml.analysis.Visibility("all_reduce", 1 << 20, ratio=1.8, turns_ratio=1.2)
     >>> ml.plot.visibility(visible).get_title(loc="left")
     'visible now, all_reduce of 1 MiB'
     """

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from meshlab.base._documents import parse_own_json, read_own_json
-from meshlab.base._errors import BenchError, ParseError, explained_text
+from meshlab.base._errors import BenchError, MeshlabError, ParseError, explained_text
 from meshlab.base._files import LARGEST_TEXT, is_folder, open_file, read_file, text_of, write_file
 from meshlab.base._folders import digest_of, locate, read_recorded, staged_folder
 from meshlab.base._hints import Argument, Hint
@@ -449,7 +449,13 @@ def _with_journal(
     if facts["state"] in ("running", "paused") and not is_open:
         facts["state"] = "interrupted"
     run = from_document(facts, plan, mesh, results, samples)
-    run.add(journal.rows, journal.samples)
+    try:
+        run.add(journal.rows, journal.samples)
+        run.snapshot()  # frames cannot be built from rows of other types, which must not be found out later
+    except MeshlabError:
+        raise
+    except Exception as error:
+        raise ParseError("the journal has other values than rows and samples", file=str(path)) from error
     return run
 
 

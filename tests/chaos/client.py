@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import itertools
 import json
 import os
@@ -21,8 +22,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-import matplotlib.pyplot  # noqa: F401 - Python cannot repeat an import of it that an interrupt has ended
 
 import meshlab as ml
 from meshlab.base._errors import MeshlabError
@@ -123,6 +122,8 @@ class Client:
     """The commands. Each one runs on the main thread, where an interrupt arrives."""
 
     def __init__(self, settings: dict[str, Any], events: int = 1) -> None:
+        # Python cannot repeat an import of it that an interrupt has ended. Ranks, which import this module, need none.
+        importlib.import_module("matplotlib.pyplot")
         self._settings = settings
         self._events = events  # the file descriptor that they are written to
         self._engines: Any = None

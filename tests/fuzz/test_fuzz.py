@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,17 @@ def test_a_damaged_description_of_a_run_is_an_error(thread_engines, tmp_path: Pa
     with pytest.raises(ml.MeshlabError, match=message):
         ml.frames.RunData.load(path.parent)
     assert len(ml.frames.list_runs(tmp_path)) <= 1
+
+
+@pytest.mark.parametrize("change", [{"rows": ["ok"]}, {"rows": [{}]}, {"rows": 3}, {"samples": [{"batch": {"x": 1}}]}])
+def test_a_journal_with_other_values_is_an_error_when_it_is_read(
+    thread_engines: ml.Engines, tmp_path: Path, change: dict[str, object]
+) -> None:
+    run = ml.bench(thread_engines, "dp=2, tp=2", sizes="1K")
+    run.wait(progress=False)
+    path = run.save(tmp_path / "run") / "run.json"
+    text = json.dumps({"number": 0, "facts": {}, "rows": [], "samples": []} | change).encode()
+    (path.parent / "steps-0.jsonl").write_bytes(b"%08x %s\n" % (zlib.crc32(text), text))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"journal": "steps-0.jsonl"}))
+    with pytest.raises(ml.MeshlabError, match=r"not a journal|other values than rows and samples"):
+        ml.frames.RunData.load(path.parent)

@@ -5,8 +5,9 @@ from itertools import pairwise
 import pytest
 
 import meshlab as ml
+from meshlab.analysis import Visibility
 from meshlab.base._errors import BenchError
-from meshlab.benchmark import Estimate, Visibility
+from meshlab.benchmark import Estimate
 
 
 def bars(visible: Visibility) -> list[tuple[float, float]]:

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark._visibility import (
+from meshlab.analysis._visibility import (
     MOST_BLOCKS,
     Visibility,
     log_pair,

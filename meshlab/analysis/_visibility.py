@@ -54,7 +54,7 @@ class Visibility:
     Examples
     --------
     >>> import meshlab as ml
-    >>> print(ml.benchmark.Visibility("all_reduce", 1 << 20, ratio=1.8, turns_ratio=1.2))
+    >>> print(ml.analysis.Visibility("all_reduce", 1 << 20, ratio=1.8, turns_ratio=1.2))
     changes of 1.8× and more at 1 MiB; in turns 1.2×, about 1 min
     """
 
