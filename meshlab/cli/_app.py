@@ -18,7 +18,11 @@ from meshlab.cli._arguments import Command
 from meshlab.cli._output import BAD_INPUT, print_error
 
 _TEMPLATE = "meshlab"
-_EXTENSIONS = ("@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8", "anywidget")  # of JupyterLab, which the workbench needs
+_EXTENSIONS = (
+    "@jupyter-widgets/jupyterlab-manager",
+    "@voila-dashboards/widgets-manager8",
+    "anywidget",
+)  # of JupyterLab, which the workbench needs
 
 
 def _run(options: argparse.Namespace) -> int:
