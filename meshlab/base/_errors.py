@@ -262,12 +262,12 @@ def did_you_mean(name: object, known: Iterable[str], *, synonyms: Mapping[str, s
     return "" if similar is None else f" (did you mean {similar!r}?)"
 
 
-def similar_name(name: object, known: Iterable[str], *, synonyms: Mapping[str, str] | None = None) -> str | None:
+def similar_name(name: object, names: Iterable[str], *, synonyms: Mapping[str, str] | None = None) -> str | None:
     """Return the most similar known name, or None if none is similar."""
     # Synonyms are in lower case, without spaces, hyphens and underscores.
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:
         return None
-    plain = {_plain(candidate): candidate for candidate in islice(known, _MOST_NAMES)} | dict(synonyms or {})
+    plain = {_plain(candidate): candidate for candidate in islice(names, _MOST_NAMES)} | dict(synonyms or {})
     start = _plain(name)
     similar = [candidate for candidate in plain if len(start) > 2 and candidate.startswith(start)]
     if len(similar) != 1:

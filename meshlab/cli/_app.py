@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,13 @@ from typing import Any
 
 from meshlab.cli._arguments import Command
 from meshlab.cli._output import BAD_INPUT, print_error
+
+_TEMPLATE = "meshlab"
+_EXTENSIONS = (
+    "@jupyter-widgets/jupyterlab-manager",
+    "@voila-dashboards/widgets-manager8",
+    "anywidget",
+)  # of JupyterLab, which the workbench needs
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -28,16 +36,26 @@ def _run(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="meshlab-app-") as folder:
         notebook = Path(folder) / "workbench.ipynb"
         notebook.write_text(json.dumps(_notebook_of(code)), encoding="utf-8")
+        _write_template(Path(folder))
         command = [
             *(sys.executable, "-m", "voila", str(notebook), f"--Voila.port={options.port}"),
             # Everybody on this host can reach the port, and a workbench starts processes.
             "--Voila.auto_token=True",
             f"--Voila.open_browser={not options.no_browser}",
+            f"--VoilaConfiguration.template={_TEMPLATE}",
+            # Other extensions of JupyterLab take time to load, and fail without JupyterLab.
+            f"--VoilaConfiguration.extension_allowlist={list(_EXTENSIONS)}",
+            # The workbench of the next visitor is built before the visit.
+            *("--VoilaConfiguration.preheat_kernel=True", "--VoilaConfiguration.default_pool_size=1"),
             # Without a visitor, the ranks that a workbench started would run until the server stops.
             *("--MappingKernelManager.cull_idle_timeout=120", "--MappingKernelManager.cull_interval=30"),
             *options.arguments,
         ]
-        with subprocess.Popen(command) as server, _interrupted_by(signal.SIGTERM):
+        paths = os.pathsep.join(filter(None, [folder, os.environ.get("JUPYTER_PATH", "")]))
+        with (
+            subprocess.Popen(command, env={**os.environ, "JUPYTER_PATH": paths}) as server,
+            _interrupted_by(signal.SIGTERM),
+        ):
             while True:
                 try:
                     return server.wait()
@@ -46,6 +64,15 @@ def _run(options: argparse.Namespace) -> int:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         return server.wait(2.0)
                     server.send_signal(signal.SIGINT)
+
+
+def _write_template(folder: Path) -> None:
+    """Write the template of the page into a folder in which Voilà looks for templates."""
+    template = folder / "voila" / "templates" / _TEMPLATE
+    template.mkdir(parents=True)
+    (template / "conf.json").write_text('{"base_template": "lab"}', encoding="utf-8")
+    page = Path(__file__).with_name("app.html.j2").read_text(encoding="utf-8")
+    (template / "index.html.j2").write_text(page, encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -93,7 +120,7 @@ def _notebook_of(code: str) -> dict[str, Any]:
         "outputs": [],
         "source": code,
     }
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}, "title": "meshlab"}
     return {"nbformat": 4, "nbformat_minor": 5, "metadata": kernel, "cells": [cell]}
 
 

@@ -15,7 +15,7 @@ _LABEL_SHARE = 0.45  # of the columns that labels may take; otherwise the text c
 
 def terminal_width() -> int | None:
     """Return the columns of the terminal, or None if the output goes elsewhere and is not to be folded."""
-    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
 

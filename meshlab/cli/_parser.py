@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
         words = arguments[0] if arguments else options.get("args")
         if words and words[0].startswith("-") and not isinstance(self, CommandParser):
             name = words[0].partition("=")[0]
-            if name.startswith("--") and not any(known.startswith(name) for known in self.option_names):
+            if name.startswith("--") and not any(option.startswith(name) for option in self.option_names):
                 self.error(self.unrecognized(words[:1]))
         return super().parse_known_args(*arguments, **options)
 

@@ -151,8 +151,15 @@ def test_the_app_needs_its_token_and_measures(free_page: Any, tmp_path: Path) ->
     with served(command, tmp_path, r"http://localhost:\d+/\?token=\w+") as found:
         free_page.goto(f"http://localhost:{port}/", wait_until="domcontentloaded")
         assert free_page.locator(".meshlab-workbench").count() == 0
+        others: list[str] = []
+        errors: list[str] = []
+        free_page.on("request", lambda request: others.append(request.url) if "localhost" not in request.url else None)
+        free_page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
         free_page.goto(found.group(0), wait_until="domcontentloaded")
         free_page.get_by_role("tab", name="Measure").click()
+        assert free_page.title() == "meshlab"
+        assert [url for url in others if url.startswith("http")] == []
+        assert errors == []
         free_page.get_by_label("Engines to start").select_option(label="4 threads, for experiments")
         free_page.locator(".ml-run-engines .ml-run-main").first.click()
         free_page.locator(".ml-run-chip.ml-run-idle").first.wait_for()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -35,3 +36,14 @@ def test_the_page_of_the_app_is_a_program_that_runs(tmp_path: Path, monkeypatch:
         exec("\n".join(lines), scope)
         assert eval(last, scope).mesh.world_size == {None: 32, "dgx-h100": 8, "topo.txt": 2}[cluster]
         assert Path.cwd() == tmp_path
+
+
+def test_the_page_has_the_name_of_meshlab_and_no_address_of_another_host(tmp_path: Path) -> None:
+    assert app._notebook_of("1")["metadata"]["title"] == "meshlab"
+    app._write_template(tmp_path)
+    folder = tmp_path / "voila" / "templates" / "meshlab"
+    page = (folder / "index.html.j2").read_text()
+    assert "<h1>meshlab</h1>" in page
+    assert "http" not in page
+    assert "spinner" not in page
+    assert json.loads((folder / "conf.json").read_text()) == {"base_template": "lab"}
