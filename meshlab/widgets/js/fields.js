@@ -4,7 +4,8 @@ import { attribute, button, element, findAll, focusIn, refill, setText } from ".
 
 /**
  * A text field that keeps what is typed, or sent and not answered yet: only the answer to its own edit replaces it.
- * @param {{ input: HTMLInputElement | HTMLSelectElement, listen: Listen, queue: EditQueue, send: (text: string) => number | null }} parts
+ * @param {{ input: HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement, listen: Listen, queue: EditQueue,
+ *   send: (text: string) => number | null }} parts
  *   `send` returns the version of the edit.
  */
 export function typedField({ input, listen, queue, send }) {
