@@ -282,7 +282,7 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
       p,
       [...p.outlined, ...(away ? [away] : [])].filter(({ kind, index }) => kind !== "device" || index !== device),
     );
-    map = paintMinimap(p);
+    map = paintMinimap(p, device);
     if (gesture?.kind === "lasso") paintLasso(p, [gesture.start, gesture.here]);
     const own = cursor >= 0 ? cursor : picked; // where the keys or a click are
     if (lit !== own) {
