@@ -395,6 +395,7 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
     clearTimeout(rest);
     rest = setTimeout(() => {
       showCrumbs();
+      fillLegend(legend, p);
       const hit = centerHit();
       const depth = p.drawn.detail >= 2 ? "node" : "leaf";
       const place = p.zoom < 1.05 || !hit ? "all" : placeOf(p.scene, hit, depth);
