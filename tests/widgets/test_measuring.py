@@ -350,7 +350,7 @@ def test_engines_of_another_workbench_are_offered_taken_over_and_ended(widget: M
     assert engines is not None
     other = MeasureWidget()
     (offer,) = [choice for choice in other._engines["choices"] if "owner" in choice]
-    assert offer["label"].endswith("of another workbench, idle")
+    assert offer["text"].endswith("of another workbench, idle")
     other.press("measure.engines", action="start", **offer)
     assert (other.measuring.engines, widget.measuring.engines) == (engines, None)
     assert (other._engines["is_own"], widget._engines["state"]) == (True, "none")
