@@ -73,7 +73,7 @@ export function fillLegend(parent, p) {
   if (view.is_mesh && view.is_placed && p.drawn.form?.hasWord === false) {
     entries.push(element("span", {}, element("b", { text: "9 " }), "rank"));
   }
-  if (scene.nics && view.is_placed) entries.push(element("span", {}, swatch("nic"), "NIC"));
+  if (p.drawn.nic.length && view.is_placed) entries.push(element("span", {}, swatch("nic"), "NIC"));
   if (scene.network === "known") {
     entries.push(element("span", {}, swatch("leaf"), "leaf switch"));
     const above = [scene.pod_word, scene.top_word].filter(Boolean).join(" and ");
