@@ -123,9 +123,9 @@ def test_a_cell_that_runs_again_takes_the_ranks_of_its_workbench(lab: Lab, page:
     assert notebook.ask("(wb is before, before.engines is None)") == "(False, True)"
     assert notebook.ask("[info.pid for info in wb.engines.ranks]") == ranks
     page.get_by_role("tab", name="Measure").click()
-    page.locator(".ml-run-engines").get_by_role("button", name="Stop the ranks").wait_for()
+    page.locator(".ml-run-engines").get_by_role("button", name="Stop the ranks", exact=True).wait_for()
     notebook.ask("globals().update(other=ml.Workbench('dgx-h100', 'dp=2, tp=4'))")
-    assert "another workbench" in notebook.ask("other._engines['choices'][0]['label']")
+    assert "another workbench" in notebook.ask("other._engines['choices'][0]['text']")
     notebook.ask("wb.close()")
     assert [pid for pid in map(int, ranks.strip("[]").split(",")) if psutil.pid_exists(pid)] == []
     assert "another workbench" not in notebook.ask("(other._measuring.show_all(), other._engines['choices'])")

@@ -341,3 +341,32 @@ def test_an_answer_carries_the_number_of_its_edit(with_engines: MeasureWidget) -
     with_engines.press("measure.form", edit=7, form={"sizes": "1K"})
     assert (with_engines._bench["edit"], with_engines._bench["form"]["sizes"]) == (7, "1K")
     assert np.isfinite(len(with_engines._bench["estimate"]))
+
+
+def test_engines_of_another_workbench_are_offered_taken_over_and_ended(widget: MeasureWidget) -> None:
+    widget.press("measure.engines", action="start", n=2, backend="threads")
+    wait_until(lambda: widget._engines["is_own"])
+    engines = widget.measuring.engines
+    assert engines is not None
+    other = MeasureWidget()
+    (offer,) = [choice for choice in other._engines["choices"] if "owner" in choice]
+    assert offer["text"].endswith("of another workbench, idle")
+    other.press("measure.engines", action="start", **offer)
+    assert (other.measuring.engines, widget.measuring.engines) == (engines, None)
+    assert (other._engines["is_own"], widget._engines["state"]) == (True, "none")
+    widget.measuring.show_all()
+    (offer,) = [choice for choice in widget._engines["choices"] if "owner" in choice]
+    widget.press("measure.engines", action="close", owner=offer["owner"])
+    wait_until(lambda: engines.state == "closed" and not widget._engines["doing"])
+    assert not [choice for choice in widget._engines["choices"] if "owner" in choice]
+    other.measuring.close()
+
+
+def test_own_engines_end_when_others_replace_them(widget: MeasureWidget, thread_engines: ml.Engines) -> None:
+    widget.press("measure.engines", action="start", n=2, backend="threads")
+    wait_until(lambda: widget.measuring.engines is not None and widget._engines["is_own"])
+    own = widget.measuring.engines
+    assert own is not None
+    widget.measuring.engines = thread_engines
+    wait_until(lambda: own.state == "closed")
+    assert thread_engines.state == "ready"

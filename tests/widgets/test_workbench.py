@@ -630,3 +630,27 @@ def test_a_message_of_the_wrong_kind_changes_nothing() -> None:
         for value in (None, b"x", "", "x", b"\xff\xff\xff\xff"):
             workbench.set_state({name: value})
             assert getattr(workbench, name) == before
+
+
+def test_the_code_recreates_the_tab_the_selection_and_the_panels() -> None:
+    wb = Workbench("dgx-h100", "dp=2, tp=4", panels=("mesh", "table", "measure"))
+    assert "tab=" not in wb.code
+    wb.tab, wb.selected, wb.pick = "measure", (2, 3, 4, 5), 3
+    assert 'selected=range(2, 6), tab="measure", panels=("mesh", "table", "measure")' in wb.code
+    again = rerun(wb)
+    assert (again.tab, again.selected, again.pick, again.panels) == (wb.tab, wb.selected, wb.pick, wb.panels)
+    assert again.code == wb.code
+    wb.selected = (0, 5)
+    assert rerun(wb).selected == (0, 5)
+
+
+def test_a_refused_edit_stays_marked_until_the_page_has_seen_it(wb: Workbench) -> None:
+    send = {"type": "edit", "action": "dial", "dial": "nodes", "where": "dial:nodes"}
+    wb._handle_custom_msg({**send, "edit": 1, "seen": 0, "value": "0"}, [])
+    size = {"type": "edit", "action": "size", "axis": "tp", "where": "size:tp"}
+    wb._handle_custom_msg({**size, "edit": 2, "seen": 0, "value": "3"}, [])
+    wb._handle_custom_msg({**size, "edit": 3, "seen": 0, "value": "4"}, [])
+    assert wb.mesh == DeviceMesh("dp=8, tp=4")
+    assert [problem["where"] for problem in wb._panel["problems"]] == ["dial:nodes"]
+    wb._handle_custom_msg({**size, "edit": 4, "seen": 3, "value": "2"}, [])
+    assert wb._panel["problems"] == []

@@ -70,8 +70,10 @@ export function fillLegend(parent, p) {
     entries.push(element("span", {}, swatch("idle"), view.is_mesh ? "no rank" : "no domain"));
   }
   if (scene.is_joined.some((one) => one)) toggle("nvlink", "NVLink domain", swatch("nvlink"));
-  if (view.is_mesh && view.is_placed) entries.push(element("span", {}, element("b", { text: "9 " }), "rank"));
-  if (scene.nics && view.is_placed) entries.push(element("span", {}, swatch("nic"), "NIC"));
+  if (view.is_mesh && view.is_placed && p.drawn.form?.hasWord === false) {
+    entries.push(element("span", {}, element("b", { text: "9 " }), "rank"));
+  }
+  if (p.drawn.nic.length && view.is_placed) entries.push(element("span", {}, swatch("nic"), "NIC"));
   if (scene.network === "known") {
     entries.push(element("span", {}, swatch("leaf"), "leaf switch"));
     const above = [scene.pod_word, scene.top_word].filter(Boolean).join(" and ");

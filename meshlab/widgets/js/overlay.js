@@ -203,7 +203,8 @@ function minimapOf(p) {
   };
 }
 
-export function paintMinimap(p) {
+// All of the machine, with what has failed and the active GPU.
+export function paintMinimap(p, active) {
   const map = minimapOf(p);
   const { pen, colors, drawn } = p;
   if (!map) return null;
@@ -217,6 +218,19 @@ export function paintMinimap(p) {
       Math.max(w * map.scaleX - 1, 1),
       Math.max(h * map.scaleY - 1, 1),
     );
+  }
+  const dot = ([left, top, w, h], color, size) => {
+    pen.fillStyle = color;
+    const at = [map.x + (left + w / 2) * map.scaleX, map.y + (top + h / 2) * map.scaleY];
+    pen.fillRect(at[0] - size / 2, at[1] - size / 2, size, size);
+  };
+  for (const mark of p.view.failed ?? []) {
+    const box = failedBox(p, mark);
+    if (box) dot(box, colors.conflict, 4);
+  }
+  if (active >= 0 && active < p.scene.devices) {
+    dot(drawn.device.subarray(active * 4, active * 4 + 4), colors.bg, 7);
+    dot(drawn.device.subarray(active * 4, active * 4 + 4), colors.ink, 5);
   }
   const x = clamp(-p.x * map.scaleX, 0, map.width);
   const y = clamp(-p.y * map.scaleY, 0, map.height);

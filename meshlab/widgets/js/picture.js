@@ -282,7 +282,7 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
       p,
       [...p.outlined, ...(away ? [away] : [])].filter(({ kind, index }) => kind !== "device" || index !== device),
     );
-    map = paintMinimap(p);
+    map = paintMinimap(p, device);
     if (gesture?.kind === "lasso") paintLasso(p, [gesture.start, gesture.here]);
     const own = cursor >= 0 ? cursor : picked; // where the keys or a click are
     if (lit !== own) {
@@ -395,6 +395,7 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
     clearTimeout(rest);
     rest = setTimeout(() => {
       showCrumbs();
+      fillLegend(legend, p);
       const hit = centerHit();
       const depth = p.drawn.detail >= 2 ? "node" : "leaf";
       const place = p.zoom < 1.05 || !hit ? "all" : placeOf(p.scene, hit, depth);
