@@ -185,6 +185,8 @@ def _check_agreement(placement: Placement, axis: str) -> None:
     nic, up = loads.of("nic"), loads.of("leaf")
     assert nic is not None
     assert up is not None
+    crowd = re.search(r"(\d+) groups on one NIC", " ".join(finding.text for finding in find_places([loads])))
+    assert (int(crowd[1]) if crowd else 1) == int(nic.groups.max())
     share = re.search(r"(\d+) to a NIC", text)
     most = int(share[1]) if share else 1
     assert int(nic.groups.max()) == most, text

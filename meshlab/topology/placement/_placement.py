@@ -581,7 +581,8 @@ def _explain_nics(placement: Placement, answer: Crossings, axis: str) -> str:
     rate = "" if slowest is None else f", {format_bandwidth(float(slowest))}"
     if groups == 1:
         where = " of the host" if len(set(counts.values())) == 1 else _on_hosts(placement, counts)
-        return f"it has {f'all {nics} NICs' if nics > 1 else 'the only NIC'}{where}{rate}"
+        every = "all" if where == " of the host" else "the"
+        return f"it has {f'{every} {nics} NICs' if nics > 1 else 'the only NIC'}{where}{rate}"
     busiest = float(np.nanmax(answer.groups_per_nic))
     if busiest == 1:
         counts = dict.fromkeys(counts, max(counts.values()))  # where a device is missing, no group needs its NIC
