@@ -141,7 +141,8 @@ def with_devices(
     if nodes is None:
         return changed
     # The network does not follow some hosts, so their NICs are on its rails as far as they go.
-    return with_kinds(changed, chosen, lambda node: wired(changed, node))
+    rails = max((level.rails for level in levels), default=1)
+    return with_kinds(changed, chosen, lambda node: with_fixed_rails(node, rails, always=True))
 
 
 def with_kinds(cluster: Cluster, hosts: Ints, change: Callable[[Node], Node]) -> Cluster:

@@ -81,7 +81,7 @@ class Machine:
         for name, candidate in PRESETS.items():
             if candidate.title == cluster.title.removeprefix(CUSTOM):
                 defaults = _preset_values(candidate)
-                usual, hosts = _unlike_hosts(cluster)
+                usual, hosts = _unlike_hosts(cluster, defaults)
                 values = {**_values(cluster, defaults), **usual}
                 dials = {k: v for k, v in values.items() if v is not None and v != defaults[k]}
                 machine = cls(name, dials=MappingProxyType(dials), hosts=hosts)
@@ -114,7 +114,7 @@ class Machine:
                 cluster = cluster.without_node(*range(nodes, cluster.n_nodes))
         if "devices" in dials or "nics" in dials:
             cluster = cluster.with_devices(_int(dials, "devices"), _int(dials, "nics"))
-        for numbers, names in self._unlike:
+        for numbers, names in self.unlike:
             cluster = cluster.with_devices(numbers.get("devices"), numbers.get("nics"), names)
         if not isinstance(self.base, str) and any(name in dials for name in _NETWORK):
             cluster = cluster.with_network(**self._network)
@@ -123,7 +123,7 @@ class Machine:
         return cluster
 
     @property
-    def _unlike(self) -> list[tuple[dict[str, int], list[str]]]:
+    def unlike(self) -> list[tuple[dict[str, int], list[str]]]:
         """The hosts with other numbers of devices and NICs, by these numbers."""
         groups: dict[tuple[tuple[str, int], ...], list[str]] = {}
         for name, numbers in self.hosts.items():
@@ -425,8 +425,8 @@ class Machine:
                 code += f".without_node(*range({self.base.n_nodes + more}, {self.base.n_nodes}))"
         if "devices" in dials or "nics" in dials:
             code += f".with_devices({', '.join(f'{k}={dials[k]}' for k in _OF_HOSTS if k in dials)})"
-        for unlike, names in self._unlike:
-            changes = ", ".join(f"{key}={value}" for key, value in unlike.items())
+        for numbers_of, names in self.unlike:
+            changes = ", ".join(f"{key}={value}" for key, value in numbers_of.items())
             code += f".with_devices({changes}, nodes={python(names)})"
         if not isinstance(self.base, str) and any(name in dials for name in _NETWORK):
             leaf, *others = self._network.items()
@@ -445,10 +445,13 @@ class Machine:
         return code
 
 
-def _unlike_hosts(cluster: Cluster) -> tuple[dict[str, int], Mapping[str, Mapping[str, int]]]:
-    """Return the numbers of most hosts, and those of the others by name. Both are empty if all hosts are alike."""
+def _unlike_hosts(
+    cluster: Cluster, defaults: Mapping[str, Number | None]
+) -> tuple[dict[str, int], Mapping[str, Mapping[str, int]]]:
+    """Return the usual numbers of a host, and those of the others by name. Both are empty if all hosts are alike."""
     numbers = [{"devices": len(node.devices), "nics": len(node.nics)} for node in cluster.templates]
-    usual = numbers[int(np.bincount(cluster.kinds).argmax())]
+    most = numbers[int(np.bincount(cluster.kinds).argmax())]
+    usual = next((of_kind for of_kind in numbers if all(defaults[k] == v for k, v in of_kind.items())), most)
     if all(of_kind == usual for of_kind in numbers):
         return {}, MappingProxyType({})
     unlike = np.flatnonzero([of_kind != usual for of_kind in numbers])

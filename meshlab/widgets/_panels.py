@@ -273,12 +273,17 @@ def difference_lines(design: Design) -> list[str]:
 def _machine_differences(before: Machine, after: Machine) -> list[str]:
     if before.cluster == after.cluster:
         return []
-    titles = [machine.cluster.title or machine.cluster.names[0] for machine in (before, after)]
+    titles = [(m.cluster.title or m.cluster.names[0]).removeprefix(CUSTOM) for m in (before, after)]
     parts = [" → ".join(titles)] if titles[0] != titles[1] else []
     for name, dial in DIALS.items():
         numbers = [number_text(name, machine.values[name]) or "unknown" for machine in (before, after)]
         if numbers[0] != numbers[1]:
             parts.append(f"{dial.label} {' → '.join(numbers)}")
+    if before.hosts != after.hosts:
+        unlike = [f"{' and '.join(f'{v} {k}' for k, v in n.items())} on {', '.join(h)}" for n, h in after.unlike]
+        parts.append(
+            f"hosts that differ: {'; '.join(unlike).replace('devices', 'GPUs').replace('nics', 'NICs') or 'none'}"
+        )
     for word, names in (("failed", after.failed), ("removed", after.removed), ("failed in A", before.failed)):
         others = before.removed if word == "removed" else before.failed if word == "failed" else after.failed
         new = [name for name in names if name not in others]
