@@ -151,6 +151,11 @@ class StepTime:
         return {"compute": self.compute_s, "bubble": self.bubble_s} | {axis.name: axis.seconds for axis in self.axes}
 
     @property
+    def limiting_axis(self) -> ExposedAxis | None:
+        """The axis that exposes the most communication, None if none communicates."""
+        return max(self.axes, key=lambda axis: axis.seconds, default=None)
+
+    @property
     def limit(self) -> str:
         """What limits the step besides computation, in one sentence."""
         parts = {name: seconds for name, seconds in self.shares.items() if name != "compute"}

@@ -296,7 +296,11 @@ def _job(design: Design, content: Content, total: int | None) -> Design:
 def _job_field(design: Design, content: Content, total: int | None) -> Design:
     if design.job is None:
         raise MeshError("there is no job; choose a model first")
-    return design.with_job(with_field(design.job, str(content["field"]), str(content["value"])))
+    changes = content.get("fields") or [(content["field"], content["value"])]
+    job = design.job
+    for name, value in changes:
+        job = with_field(job, str(name), str(value))
+    return design.with_job(job)
 
 
 def _experts(design: Design, content: Content, total: int | None) -> Design:

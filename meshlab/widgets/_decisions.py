@@ -176,7 +176,9 @@ def _reason(name: str, change: float, before: str, after: str, detail: str = "")
         label = "computation" if name == "compute" else "the bubble"
         return f"{label} takes {_more(change)}{detail}"
     is_worse = _ORDER.index(after) > _ORDER.index(before)
-    if before != after and is_worse == (change > 0):
+    if before in ("nvlink", "host") and after == "rail" and change > 0:
+        return f"{name} leaves {'NVLink' if before == 'nvlink' else 'the host'}"
+    if before not in ("none", after) and is_worse == (change > 0):
         return f"{name} {_USES[after]}" + ("" if after == "none" else f" ({_uses_in_a(before)})")
     return f"{name} takes {_more(change)}{detail}"
 

@@ -12,8 +12,10 @@ from meshlab.base._units import format_size, format_time_us
 from meshlab.frames._files import without_formulas
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.mesh.interop._frameworks import FRAMEWORKS
+from meshlab.prediction._step_parts import CAVEAT, range_text, seconds_text
 from meshlab.widgets._edits import Design
 from meshlab.widgets._jobs import job_code
+from meshlab.widgets._picture import PAGE_NOTE
 from meshlab.widgets._source import python
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ def _groups(workbench: Workbench) -> tuple[str, str, str]:
 def _page(workbench: Workbench) -> tuple[str, str, str]:
     from meshlab.widgets._page import page_of
 
-    return "page.html", "text/html", page_of(workbench, title=str(workbench.mesh), note=workbench.summary)
+    note = f"{workbench.summary}. {PAGE_NOTE} Show code has the program."
+    return "page.html", "text/html", page_of(workbench, title=str(workbench.mesh), note=note)
 
 
 def _run_report(workbench: Workbench) -> tuple[str, str, str]:
@@ -74,16 +77,16 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 10
 th, td { text-align: left; vertical-align: top; padding: 4px 16px 4px 0; border-bottom: 1px solid #8886; }
 pre { overflow-x: auto; padding: 12px; border: 1px solid #8886; border-radius: 6px; font-size: 13px; }
 svg { max-width: 100%; height: auto; }
+body:has(.pair) { max-width: 1360px; }
+figure { margin: 0; } figcaption { margin-bottom: 4px; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(480px, 100%), 1fr)); gap: 16px; }
 """
 
 
 def _report(workbench: Workbench) -> tuple[str, str, str]:
-    """Return the design as one HTML page: its limit, the picture, the axes, the findings, and the code."""
+    """Return the design as one HTML page: its headline, the pictures, A and B, the step, the axes, and the code."""
     rows: list[Any] = workbench.table().to_dict("records")
-    worst = max((row for row in rows if row["time_us"] > 0), key=lambda row: float(row["time_us"]), default=None)
-    verdict = ""
-    if worst is not None:
-        verdict = f"<p><b>The slowest axis is {escape(worst['axis'])}: it {escape(worst['placement'])}.</b></p>"
+    headline, axis = _headline(workbench, rows)
     columns = ["axis", "ranks", "links of its groups", "collective", "busbw (GB/s)", "time", "basis"]
     body = [
         [
@@ -104,8 +107,10 @@ def _report(workbench: Workbench) -> tuple[str, str, str]:
     parts = [
         f"<h1>{escape(workbench.mesh)}</h1>",
         f"<p>{escape(machine)}</p>",
-        verdict,
-        f"<figure style='margin:0'>{workbench.figure_svg()}</figure>",
+        f"<p><b>{escape(headline)}</b></p>" if headline else "",
+        _figures(workbench, axis),
+        _comparison(workbench),
+        _step(workbench),
         f"<h2>Axes</h2>{table(columns, body)}" if body else "",
         f"<h2>Findings</h2><ul>{findings}{failed}</ul>" if findings or failed else "",
         f"<h2>As text</h2><pre>{escape(workbench.describe())}</pre>",
@@ -116,6 +121,62 @@ def _report(workbench: Workbench) -> tuple[str, str, str]:
         f"<title>{escape(workbench.mesh)}</title><style>{_STYLE}</style><body>{''.join(parts)}</body></html>"
     )
     return "design.html", "text/html", page
+
+
+def _headline(workbench: Workbench, rows: list[Any]) -> tuple[str, str]:
+    """Return the headline of the report, and the axis that its picture shows."""
+    slowest = max((row for row in rows if row["time_us"] > 0), key=lambda row: float(row["time_us"]), default=None)
+    step = workbench.step_time
+    if step is not None:
+        limit = step.limiting_axis
+        names = [] if limit is None else [name for name in limit.axes if name in workbench.mesh.axis_names]
+        axis = names[0] if names else workbench.axis
+        return f"{step.job.title}: {step.verdict}; {step.limit}.", axis
+    if slowest is None:
+        return "", workbench.axis
+    return f"The slowest axis is {slowest['axis']}: it {slowest['placement']}.", slowest["axis"]
+
+
+def _figures(workbench: Workbench, axis: str) -> str:
+    """Return the picture, beside that of candidate A if there is one."""
+    pictures = workbench.pictures(axis)
+    if len(pictures) == 1:
+        return f"<figure>{pictures['B']}</figure>"
+    titles = {"A": workbench.pinned_summary, "B": workbench.summary}
+    figures = "".join(
+        f"<figure><figcaption><b>{name}</b> {escape(titles[name])}</figcaption>{svg}</figure>"
+        for name, svg in pictures.items()
+    )
+    return f'<div class="pair">{figures}</div>'
+
+
+def _comparison(workbench: Workbench) -> str:
+    """Return the decision between A and B, its table, and the differences."""
+    decision = workbench.comparison
+    if decision is None:
+        return ""
+    rows = table(["", "A", "B", "B to A"], [list(row) for row in decision.rows])
+    differences = "".join(f"<li>{escape(line)}</li>" for line in workbench.differences)
+    return f"<h2>A and B</h2><p><b>{escape(decision.sentence)}</b></p>{rows}<ul>{differences}</ul>"
+
+
+def _step(workbench: Workbench) -> str:
+    """Return the parts of the step of the job."""
+    job, step = workbench.job, workbench.step_time
+    if job is None:
+        return ""
+    if step is None:
+        return f"<h2>Step</h2><p>{escape(workbench.step_problem)}</p>"
+    rows = [
+        ["computation", seconds_text(step.compute_s), ""],
+        ["bubble", seconds_text(step.bubble_s), f"{step.micro_batches:,} micro-batches"],
+        *([axis.name, range_text(axis.low_s, axis.high_s), axis.limit] for axis in step.axes),
+    ]
+    fix = "" if step.fits else f"<p>It does not fit: {escape(step.memory_fix)}.</p>"
+    return (
+        f"<h2>Step</h2><p>{escape(repr(job).strip('<>'))}</p><p>{escape(step.verdict)}.</p>{fix}"
+        f"{table(['part', 'per step', 'limit'], rows)}<p>{escape(CAVEAT)}</p>"
+    )
 
 
 # The files by the name that the front end uses. Each function returns the name of a file, its media type and text.

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from meshlab.base._errors import MeshError, MeshlabError
+from meshlab.base._hints import Advice, Argument, Hint
 from meshlab.base._units import THIN
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.prediction._job import Job
@@ -155,7 +156,23 @@ def step_of(job: Job, placement: Placement | None, experts: str) -> Step:
     try:
         return Step(step_time(job, placement, experts=experts or None))
     except MeshlabError as error:
-        return Step(None, error.message if hasattr(error, "message") else error.summary, str(error.hint or ""))
+        return Step(None, error.message, _in_fields(error.hint or ""))
+
+
+def _arguments(hint: str | None) -> list[Argument]:
+    return [part for part in hint.parts if isinstance(part, Argument)] if isinstance(hint, Hint) else []
+
+
+def _in_fields(hint: str) -> str:
+    """Return a hint in the words of the panel: "set ZeRO stage 3" instead of "pass zero=3"."""
+
+    def words(part: Argument | Advice) -> str:
+        if not isinstance(part, Argument) or part.name not in FIELDS:
+            return str(part)
+        return f"{FIELDS[part.name].label} {'' if part.value is None else part.value}".strip()
+
+    text = hint.reworded(words) if isinstance(hint, Hint) else hint
+    return f"set {text[5:]}" if text.startswith("pass ") else text
 
 
 def fitting_experts(experts: str, mesh: DeviceMesh) -> str:
@@ -197,17 +214,20 @@ class Search(NamedTuple):
 
 
 def find_layouts(job: Job, cluster: Cluster, world_size: int) -> Search:
-    """Search the layouts on all devices or, if there are none, on the ranks of the present mesh."""
+    """Search the layouts on all devices or, if there are none, on fewer: as the error or the mesh suggests."""
+    total = cluster.n_devices
     try:
         return Search(job, cluster, search(cluster, job))
     except MeshlabError as error:
         reason = str(error)
-    if world_size < cluster.n_devices:
+        sizes = [part.value for part in _arguments(error.hint) if part.name == "world_size"]
+    sizes += [world_size, 1 << (max(total, 1).bit_length() - 1)]
+    for ranks in dict.fromkeys(int(size) for size in sizes if size and 0 < int(size) < total):
         try:
-            layouts = search(cluster, job, world_size=world_size)
+            layouts = search(cluster, job, world_size=ranks)
         except MeshlabError:
-            return Search(job, cluster, None, reason)
-        return Search(job, cluster, layouts, f"On {world_size:,} of {cluster.n_devices:,} GPUs, because {reason}")
+            continue
+        return Search(job, cluster, layouts, f"On {ranks:,} of {total:,} GPUs, because none fits on all")
     return Search(job, cluster, None, reason)
 
 
@@ -321,7 +341,9 @@ def _pack_step(step: Step) -> dict[str, Any]:
             [name, getattr(memory, name) / time.memory_limit, _gib(getattr(memory, name))] for name in named
         ],
         "fits": time.fits,
-        "fix": time.memory_fix,
+        "fix": _in_fields(time.memory_fix),
+        # The edits of the fix, none if the job cannot be made to fit.
+        "edits": [[part.name, str(part.value)] for part in _arguments(time.memory_fix) if part.name in FIELDS],
         "limit": time.limit,
         "parts": parts,
         "caveat": CAVEAT,

@@ -33,7 +33,10 @@ from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view
 from meshlab.widgets._assets import script, style, with_fallback
 
-_PAGE_NOTE = "A saved view. Zoom, hover, colours and the axis can be changed here. Edits need meshlab."
+PAGE_NOTE = (
+    "A saved view. Here you can point at everything, find ranks and hosts, zoom, and choose the axis and the colours. "
+    "The machine and the mesh are changed in Python with meshlab."
+)
 _MOST_LOADS = 24
 COLORS = ("group", "sharing", "load")
 _NO_VALUES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
@@ -330,7 +333,7 @@ class Picture(anywidget.AnyWidget):
         """
         from meshlab.widgets._page import save_page
 
-        return save_page(self, path, title=self._drawn_view.title or "meshlab", note=_PAGE_NOTE)
+        return save_page(self, path, title=self._drawn_view.title or "meshlab", note=PAGE_NOTE)
 
     # -- validation ----------------------------------------------------------------------------------------------------
 
@@ -569,18 +572,28 @@ class Picture(anywidget.AnyWidget):
 
     def figure_svg(self) -> str:
         """Return the picture as SVG: the machine as in the first view, the groups of the axis, and the picked group."""
-        from meshlab.plots._machine import topology_figure
-        from meshlab.plots._style import figure_svg
-
         with self._lock:
             groups, pick = self._drawn_view.groups, self.pick
             group = None if groups is None or pick is None or groups.color[pick] < 0 else int(groups.color[pick])
-            collective, size = self._call_of(self.axis) if groups is not None else (self.collective, self.size)
-            # Without pyplot, because the notebook would show its figure next to the widget.
-            figure = topology_figure(
-                self.mesh, self.cluster, axis=self.axis or None, group=group, collective=collective, size=size
-            )
-            return figure_svg(figure, label=self._drawn_view.title)
+            return self._axis_svg(self.axis, group)
+
+    def _axis_svg(self, axis: str, group: int | None = None) -> str:
+        """Return the groups of an axis on the machine that is drawn as SVG, with its failed parts."""
+        from meshlab.plots._machine import topology_figure
+        from meshlab.plots._style import figure_svg
+
+        (mesh, cluster), view = self._subject, self._drawn_view
+        collective, size = self._call_of(axis) if view.groups is not None else (self.collective, self.size)
+        # Without pyplot, because the notebook would show its figure next to the widget.
+        figure = topology_figure(
+            mesh,
+            cluster,
+            axis=axis or None,
+            group=group,
+            collective=collective,
+            size=size,
+        )
+        return figure_svg(figure, label=view.title)
 
     def fallback(self) -> str:
         """Return the picture as HTML without JavaScript: a figure, and its description as text."""

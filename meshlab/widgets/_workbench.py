@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
@@ -31,7 +31,7 @@ from meshlab.widgets import _exports as exports
 from meshlab.widgets import _panels as panels
 from meshlab.widgets._assets import script, style
 from meshlab.widgets._comparisons import Comparison, Drawn, compare, equal_call, placement_of
-from meshlab.widgets._decisions import pack_decision
+from meshlab.widgets._decisions import Decision, pack_decision
 from meshlab.widgets._edits import Design, History
 from meshlab.widgets._following import run_traits
 from meshlab.widgets._jobs import Search, Step, as_job, find_layouts, job_panel, search_lines, step_lines, step_of
@@ -56,7 +56,7 @@ PANELS = ("machine", "mesh", "job", "table", "export", "measure", "runs")  # the
 _MOST_PRICES = 64
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
 # The attributes of the picture that are in `Workbench.code`, if they do not have their defaults.
-_CODED = ("axis", "pick", "size", "collective", "color", "focus")
+_CODED = ("axis", "pick", "size", "collective", "color", "focus", "selected", "tab", "panels", "height")
 _NOT_HERE = "not this machine: choose a preset, or read a description of yours"
 
 
@@ -72,10 +72,13 @@ class WorkbenchArguments(PictureArguments, total=False):
     job: Job | str | None
     experts: str
     panels: Iterable[str] | None
+    selected: Iterable[int]
+    tab: str
 
 
 _OWN = {"engines": None, "run": None, "failed": (), "rest": "", "per_axis": _NO_CALLS, "pinned": None, "panels": None}
 _OWN |= {"job": None, "experts": ""}
+_OWN |= {"selected": (), "tab": "design"}
 _ARGUMENTS = Arguments(WorkbenchArguments, {**ARGUMENTS.defaults, **_OWN})
 
 
@@ -118,6 +121,10 @@ class Workbench(Picture):
     panels : sequence of str, optional
         The panels to show, of ``machine``, ``mesh``, ``job``, ``table``, ``export``, ``measure`` and ``runs``. By
         default all.
+    selected : iterable of int, default ()
+        The selected ranks.
+    tab : str, default "design"
+        The tab that is shown: ``"design"``, ``"measure"`` or ``"runs"``.
 
     Raises
     ------
@@ -152,7 +159,7 @@ class Workbench(Picture):
     _bundle = "workbench"
     _esm = script(_bundle)
     _css = style(_bundle)
-    _run, _curve, _late, _details = run_traits()
+    _run, _curve, _late, _details, _load = run_traits()
     _engines, _bench, _runs, _monitor = panel_traits()
 
     rest = Text("")
@@ -223,6 +230,7 @@ class Workbench(Picture):
             self._mirror()
             if choice["panels"] is not None:
                 self.panels = choice["panels"]
+            self.selected, self.tab = tuple(choice["selected"]), choice["tab"]
         if {"measure", "runs"} & set(self.panels):
             self._measuring = Measuring(self, self._lock)
             self._measuring.opened, self._measuring.predict = self._show_mesh_of, self._predict
@@ -310,6 +318,32 @@ class Workbench(Picture):
         with self._lock:
             comparison = self._compared
             return "" if comparison is None else comparison.decision.sentence
+
+    @property
+    def comparison(self) -> Decision | None:
+        """The decision with its table, None without candidate A."""
+        with self._lock:
+            comparison = self._compared
+            return None if comparison is None else comparison.decision
+
+    @property
+    def differences(self) -> list[str]:
+        """The differences between candidate A and the present design, as sentences. Empty without A."""
+        with self._lock:
+            return [] if self._design.pinned is None else panels.difference_lines(self._design)
+
+    @property
+    def pinned_summary(self) -> str:
+        """The machine and the mesh of candidate A in one line. Empty without A."""
+        pinned = self._design.pinned
+        return "" if pinned is None else panels.candidate_text(pinned.machine, pinned.mesh)
+
+    @property
+    def step_problem(self) -> str:
+        """Why the job has no step on the mesh, and the fix. Empty if it has one."""
+        with self._lock:
+            _, problem, fix = self._present_step
+            return f"{problem}; {fix}" if fix else problem
 
     @property
     def layouts(self) -> Layouts | None:
@@ -512,7 +546,7 @@ class Workbench(Picture):
             super()._take(name)
 
     def _commit(self, change: Callable[[Design], Design], problems: Iterable[dict[str, Any]] = ()) -> None:
-        """Change the design as one step that can be undone. Of the invalid edits before, `problems` stay on the page."""
+        """Change the design as one step that can be undone. Of the invalid edits, `problems` stay on the page."""
         with self._lock:
             design = change(self._design)
             self._problems = list(problems)
@@ -679,6 +713,24 @@ class Workbench(Picture):
         marks = [] if machine is None else [mark.to_dict() for mark in machine.marks]
         return {**super()._pack_view(view), "failed": marks, "is_flicked": self._is_flicked}
 
+    def pictures(self, axis: str = "") -> dict[str, str]:
+        """Return the pictures of an axis as SVG by candidate: ``"B"`` is the present design, ``"A"`` if it is pinned.
+
+        Parameters
+        ----------
+        axis : str, optional
+            The axis. By default the one that is shown. A mesh without it is shown with its fastest axis.
+        """
+        with self._lock:
+            axes = self._design.mesh.creation_order
+            svg = {"B": self._axis_svg(axis if axis in axes else self.axis)}
+            view = self._pinned_drawing
+            if view is not None and self._design.pinned is not None:
+                with self._drawing_pinned(view):
+                    other = self._design.pinned.mesh.creation_order
+                    svg = {"A": self._axis_svg(axis if axis in other else view.word), **svg}
+            return svg
+
     def _send_panels(self) -> None:
         view, design = self._drawn_view, self._design
         axis_loads: dict[str, Loads] = {}
@@ -782,12 +834,18 @@ class Workbench(Picture):
         self._decision = {"edit": self._edit, **pack_decision(comparison.decision)}
         if self._is_flicked:
             return
-        before = self._drawing, self._axis_loads
+        with self._drawing_pinned(view):
+            self._pinned_scene, self._pinned_view, self._pinned_loads = self._pack_picture()
+
+    @contextmanager
+    def _drawing_pinned(self, view: View) -> Iterator[None]:
+        """Draw candidate A instead of the present design."""
+        before = self._drawing, self._axis_loads, self._is_flicked
         self._drawing, self._axis_loads, self._is_flicked = view, {}, True
         try:
-            self._pinned_scene, self._pinned_view, self._pinned_loads = self._pack_picture()
+            yield
         finally:
-            (self._drawing, self._axis_loads), self._is_flicked = before, False
+            self._drawing, self._axis_loads, self._is_flicked = before
 
     def _price_of(self, axis: str) -> Price:
         """Return the predicted time of an axis."""
@@ -807,6 +865,9 @@ class Workbench(Picture):
     def _make_code(self) -> str:
         design = self._design
         options = {name: getattr(self, name) for name in _CODED}
+        ranks = self.selected
+        if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+            options["selected"] = range(ranks[0], ranks[-1] + 1)
         if self.color not in COLORS:  # the program does not have the measured values
             del options["color"]
         # Of the design, because the constructor sends the code before it sets these attributes.
@@ -817,7 +878,7 @@ class Workbench(Picture):
 
     # -- messages of the front end -------------------------------------------------------------------------------------
 
-    @traitlets.observe("pick", "color", "focus")
+    @traitlets.observe("pick", "color", "focus", "selected", "tab", "panels", "height")
     def _view_changed(self, _: Any) -> None:
         with self._lock:
             if not self._is_writing:
@@ -848,7 +909,7 @@ class Workbench(Picture):
                 self._send_picture()
                 return
             self._note = ""
-            # The user has not seen yet that these edits are invalid, so a later edit of another field does not remove them.
+            # The user has not seen yet that these edits are invalid, so an edit of another field leaves them.
             seen, where = int(content.get("seen", self._edit)), actions.field_of(content)
             unseen = [fault for fault in self._problems if fault["edit"] > seen and fault["where"] != where]
             try:

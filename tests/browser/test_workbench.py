@@ -75,8 +75,9 @@ def test_a_walk_with_the_mouse_only(shown, wb, page):
     page.mouse.click(*device_at(shown, 9))
     shown.wait()
     bar = page.locator(".ml-part")
-    assert bar.locator("option").all_inner_texts() == ["GPU 1 of node1", "NVLink of GPU 1", "NIC1 of node1", "node1"]
-    bar.locator("select").select_option("node1/NIC1")
+    options = ["GPU 1 of node1", "NVLink of GPU 1", "NIC1 of node1", "cable of NIC1", "leaf switch 1", "node1"]
+    assert bar.locator("option").all_inner_texts() == options
+    bar.locator("select").select_option(label="NIC1 of node1")
     press(shown, "Fail", ".ml-part")
     assert wb.failed == ("node1/NIC1",)
     assert not bar.is_visible()
@@ -328,3 +329,115 @@ def test_the_picture_of_the_readme_is_drawn(wired, page):
     folder = os.environ.get("MESHLAB_PICTURES")
     if folder:
         page.locator(ROOT).screenshot(path=f"{folder}/workbench.png")
+
+
+def options_of(shown: Wired, label: str, value: str) -> None:
+    field(shown, label).select_option(value)
+    shown.wait()
+
+
+def rerun(wb: Workbench) -> Workbench:
+    names: dict[str, Workbench] = {}
+    exec(wb.code, names)
+    return names["wb"]
+
+
+def test_a_decision_without_code(shown, wb, page, tmp_path):
+    """Preset, job, search, a layout, a failed part, the decision, the report and the page, and the code of all this."""
+    page.set_viewport_size({"width": 1400, "height": 1000})
+    page.locator(".ml-preset").select_option("gcp-a3-high")
+    shown.wait()
+    options_of(shown, "Model", "llama3-8b")
+    assert page.locator(".ml-step-line b").inner_text().endswith("per step")
+    assert "8.03 B parameters" in page.locator(".ml-job-about").inner_text()
+    assert "Published: 8.03 B parameters" in page.locator(".ml-source").inner_text()
+    press(shown, "Pin as A")
+    press(shown, "Search layouts")
+    layouts = page.locator(".ml-layouts button")
+    assert "layouts fit" in page.locator(".ml-job [role=status]").inner_text()
+    text = layouts.first.locator(".ml-layout-mesh").inner_text()
+    layouts.first.click()
+    shown.wait()
+    assert str(wb.mesh) == text
+    assert layouts.first.get_attribute("aria-pressed") == "true"
+    assert page.locator(".ml-of-a canvas").first.is_visible()
+
+    page.mouse.click(*device_at(shown, 9))
+    shown.wait()
+    bar = page.locator(".ml-part")
+    bar.locator("select").select_option("node1/NIC0")
+    press(shown, "Fail", ".ml-part")
+    assert wb.failed == ("node1/NIC0",)
+    sentence = page.locator(".ml-decision").inner_text()
+    assert sentence == wb.decision
+    assert sentence.startswith("B is ")
+    assert " faster, because " in sentence
+    assert page.locator(".ml-decision-table tbody th").first.inner_text() == "Step time"
+
+    for name in ("Report HTML", "Interactive page HTML"):
+        press(shown, "Export")
+        with page.expect_download() as download:
+            page.get_by_role("menuitem", name=name, exact=True).click()
+        file = tmp_path / download.value.suggested_filename
+        download.value.save_as(file)
+        assert wb.decision in file.read_text(encoding="utf-8")
+        shown.wait()
+    again = rerun(wb)
+    assert (again.code, again.decision, again.mesh, again.job, again.failed) == (
+        *(wb.code, wb.decision, wb.mesh, wb.job, wb.failed),
+    )
+
+
+def test_a_decision_with_the_keyboard_alone(shown, wb, page):
+    def reach(label: str, most: int = 80) -> None:
+        for _ in range(most):
+            if focused(shown) == label:
+                return
+            page.keyboard.press("Tab")
+        raise AssertionError(f"{label} is not reached")
+
+    page.get_by_label("Machine", exact=True).first.focus()
+    reach("Model")
+    page.keyboard.type("Llama 3 8B")
+    shown.wait()
+    assert wb.job == ml.Job.preset("llama3-8b")
+    reach("Search layouts")
+    page.keyboard.press("Enter")
+    shown.wait()
+    page.get_by_role("button", name="Pin as A", exact=True).focus()
+    page.keyboard.press("Enter")
+    shown.wait()
+    first = page.locator(".ml-layouts button").first.inner_text()
+    page.get_by_role("button", name="Search layouts", exact=True).focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.innerText") == first
+    page.keyboard.press("Enter")
+    shown.wait()
+    assert str(wb.mesh) == first.splitlines()[0]
+    assert page.locator(".ml-decision").inner_text().startswith("B is ")
+    stage = page.locator(".ml-of-b .ml-stage")
+    stage.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    shown.wait()
+    reach("Fail")
+    page.keyboard.press("Enter")
+    shown.wait()
+    assert wb.failed == ("node0/GPU0",)
+    assert rerun(wb).decision == wb.decision
+
+
+@pytest.mark.full
+def test_a_job_and_a_candidate_are_readable_at_three_widths(wired, page, serious_faults):
+    machine = ml.preset("dgx-h100", nodes=4)
+    wb = Workbench(machine, "dp=4, tp=8", axis="dp", job="llama3-70b", pinned=(machine, "pp=4, tp=8"))
+    wb.search()
+    shown = wired("workbench", wb)
+    page.locator("summary", has_text="Parts of the step").click()
+    page.locator("summary", has_text="Architecture").click()
+    for width in (600, 900, 1400):
+        page.set_viewport_size({"width": width + 32, "height": 1000})
+        shown.settle()
+        assert overlapping_texts(page, ROOT) == []
+        assert not scrolls_sideways(page, ROOT)
+    assert serious_faults(ROOT) == []

@@ -33,6 +33,15 @@ function pinnedModel(model) {
   };
 }
 
+// Leaves only the stage of a picture, under its own name: what is around a picture belongs to that of B.
+function bare(picture) {
+  const { root } = picture;
+  for (const child of [...root.children]) if (!child.matches(".ml-stage, .ml-probe")) child.remove();
+  root.classList.remove("meshlab-picture");
+  root.querySelector(".ml-stage").className = "ml-stage-of-a";
+  return picture;
+}
+
 export function comparePanel({ model, root, listen, shell }, stage) {
   const sentence = element("p", { class: "ml-decision", role: "status", hidden: true });
   const pair = element("div", { class: "ml-pair" });
@@ -57,7 +66,7 @@ export function comparePanel({ model, root, listen, shell }, stage) {
   function showA(isShown) {
     ofA.hidden = captions.b.hidden = !isShown;
     pair.classList.toggle("ml-side-by-side", isShown);
-    if (isShown && !picture) picture = picturePanel({ model: pinnedModel(model), root: holder });
+    if (isShown && !picture) picture = bare(picturePanel({ model: pinnedModel(model), root: holder }));
     if (!isShown && picture) {
       picture.destroy();
       picture = null;
@@ -68,7 +77,7 @@ export function comparePanel({ model, root, listen, shell }, stage) {
     const cell = (text) => element("td", { text });
     return element(
       "table",
-      { class: "ml-table ml-decision-table" },
+      { class: "ml-numbers ml-decision-table" },
       element(
         "thead",
         {},

@@ -5,7 +5,7 @@ import { disclosure, problemBox, typedField } from "./fields.js";
 
 export function jobPanel({ model, root, listen, shell }) {
   const { edit, isLive } = shell;
-  const choice = element("select", { class: "ml-preset", "aria-label": "Model" });
+  const choice = element("select", { class: "ml-model", "aria-label": "Model" });
   const about = element("p", { class: "ml-note ml-job-about" });
   const source = element("p", { class: "ml-note ml-soft ml-source" });
   const training = element("div", { class: "ml-fields" });

@@ -1,11 +1,11 @@
 // The step of the job on the layout on the screen: its time, its memory, what limits it, and its parts as a bar.
 
-import { element, refill, setText } from "./dom.js";
+import { button, element, refill, setText } from "./dom.js";
 import { disclosure } from "./fields.js";
 
 const percent = (share) => `${(100 * share).toFixed(2)}%`;
 
-export function stepPanel({ model, root, listen }) {
+export function stepPanel({ model, root, listen, shell }) {
   const head = element("div", {});
   const table = element("div", {});
   const caveat = element("p", { class: "ml-soft" });
@@ -33,7 +33,7 @@ export function stepPanel({ model, root, listen }) {
         element("td", { text: part.why }),
       ),
     );
-    return element("table", { class: "ml-table ml-step-table" }, element("tbody", {}, ...rows));
+    return element("table", { class: "ml-numbers ml-step-table" }, element("tbody", {}, ...rows));
   }
 
   function bar(step) {
@@ -51,6 +51,17 @@ export function stepPanel({ model, root, listen }) {
     ]);
     return element("div", { class: "ml-step-bar", "aria-hidden": "true" }, ...parts);
   }
+
+  function misfit({ fix, edits }) {
+    const text = element("span", { text: `It does not fit: ${fix}. ` });
+    const apply = edits.length && shell.isLive ? [button("Apply", { title: `Make the job fit: ${fix}.` })] : [];
+    return element("p", { class: "ml-bad" }, text, ...apply);
+  }
+
+  listen(head, "click", (event) => {
+    const { edits } = model.get("_job").step ?? {};
+    if (event.target.closest("button") && edits) shell.edit({ action: "job_field", fields: edits, where: "job" });
+  });
 
   return {
     update() {
@@ -73,7 +84,7 @@ export function stepPanel({ model, root, listen }) {
           element("span", { class: step.fits ? "" : "ml-bad", title: parts, text: memory }),
           element("span", { class: "ml-soft", text: step.mfu }),
         ),
-        ...(step.fits ? [] : [element("p", { class: "ml-bad", text: `It does not fit: ${step.fix}.` })]),
+        ...(step.fits ? [] : [misfit(step)]),
         bar(step),
         element("p", { class: "ml-soft", text: `${step.limit}.` }),
       );
