@@ -79,6 +79,9 @@ def _switch_box(scene: Scene, drawn: Layout, mark: Mark) -> Box | None:
     if not mark.level or not len(drawn.leaf):
         return None
     unit = mark.index // max(scene.rails, 1) if mark.level == "leaf" else mark.index
+    if mark.level == "unit" and mark.share and drawn.detail >= 2:
+        left, top, width, _ = drawn.unit[unit].tolist()
+        return left + width - 92, top + 2, 46.0, 16.0  # beside the number of groups on the uplinks
     if mark.kind == "uplink" and len(drawn.uplink):
         points = drawn.uplink[unit].reshape(3, 2)
         x, y = points[:2].mean(axis=0) if len(scene.unit_id) > 1 else points[0]

@@ -400,7 +400,7 @@ def _uplinks_gbs(rank_map: RankMap, groups: Ints, crossings: Crossings, algorith
         rates = uplink_gbs(rank_map, index)
         if rates is None:
             continue
-        time = flows.uplink_bytes(rank_map, index) / rates.gbs
+        time = np.where(rates.taper > 1, flows.uplink_bytes(rank_map, index) / rates.gbs, 0.0)
         for rank, group, level, _ in flows.outside:
             leaves = level > index
             link, place, _ = rank_map.switches_of(index, rank[leaves])

@@ -11,7 +11,15 @@ import numpy as np
 from meshlab.base._errors import TopologyError
 from meshlab.mesh._axes import short
 from meshlab.topology._parts import KINDS_WITH_RATE, Part, find_part, rate_name
-from meshlab.topology._whatif import wired, with_failure, without_device, without_link, without_nic, without_node
+from meshlab.topology._whatif import (
+    wired,
+    with_failure,
+    with_kinds,
+    without_device,
+    without_link,
+    without_nic,
+    without_node,
+)
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._levels import Bools, Floats, Ints, Level
@@ -124,7 +132,7 @@ def with_rate(cluster: Cluster, part: str, rate: float | str) -> Cluster:
             new = replace(node, nics=(*node.nics[: target.number], nic, *node.nics[target.number + 1 :]))
         else:
             new, share = _with_links(whole, node, target, int(cluster.first_device[target.node]), rate)
-        changed = _with_kind(cluster, np.array([target.node]), lambda _: new)
+        changed = with_kinds(cluster, np.array([target.node]), lambda _: new)
     others = _others(cluster, target.bare)
     if share < 1:
         return with_failure(replace(cluster, failed=others), changed, rate_name(target.bare, share))
@@ -199,20 +207,7 @@ def _disconnected(cluster: Cluster, hosts: Ints, is_lost: Callable[[Node], Bools
             ),
         )
 
-    return _with_kind(cluster, hosts, cut)
-
-
-def _with_kind(cluster: Cluster, hosts: Ints, change: Callable[[Node], Node]) -> Cluster:
-    """Return the cluster with some hosts changed, one template for all of the same kind."""
-    kinds, templates = cluster.kinds.copy(), list(cluster.templates)
-    for kind in np.unique(cluster.kinds[hosts]).tolist():
-        node = change(cluster.templates[kind])
-        number = templates.index(node) if node in templates else len(templates)
-        kinds[hosts[cluster.kinds[hosts] == kind]] = number
-        if number == len(templates):
-            templates.append(node)
-    remaining, numbers = np.unique(kinds, return_inverse=True)
-    return replace(cluster, templates=tuple(templates[k] for k in remaining), kinds=numbers.astype(np.int32))
+    return with_kinds(cluster, hosts, cut)
 
 
 def _with_links(whole: Node, node: Node, part: Part, first: int, rate: float | str) -> tuple[Node, float]:

@@ -365,6 +365,14 @@ def _nics(node: Node) -> Iterator[Finding]:
                 f"but {node.nics[reach[0]].name} in the same NUMA node is not the nearest NIC of any GPU",
                 "unless that NIC is for storage, distribute the GPUs over the NICs with NCCL_IB_HCA or a topology file",
             )
+    cut = [nic.name for nic in node.nics if not nic.is_connected]
+    if cut:
+        yield Finding(
+            "error",
+            "nic-cut",
+            f"{', '.join(cut[:6])}{' and more' * (len(cut) > 6)} {'is' if len(cut) == 1 else 'are'} not connected",
+            "replace the cable, or restore the switch at the other end",
+        )
     down = [nic.name for nic in node.nics if nic.state and nic.state.upper() in ("DOWN", "INIT", "DISABLED", "POLLING")]
     if down:
         yield Finding(

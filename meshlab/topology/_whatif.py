@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +24,9 @@ from meshlab.topology.model._levels import (
 )
 from meshlab.topology.model._links import UNKNOWN, Distance, distances
 from meshlab.topology.model._rails import with_fixed_rails
+
+CUSTOM = "custom, from "
+"""The beginning of the name of a machine with other hosts than the one that it was made from."""
 
 _MOST_ENDS = 64
 """Limit for the devices and the NICs of one host, because its links are a square matrix."""
@@ -112,20 +115,47 @@ def without_node(cluster: Cluster, *nodes: int | str, keep_place: bool = False) 
     )
 
 
-def with_devices(cluster: Cluster, devices: int | None = None, nics: int | None = None) -> Cluster:
+def with_devices(
+    cluster: Cluster,
+    devices: int | None = None,
+    nics: int | None = None,
+    nodes: int | str | Iterable[int | str] | None = None,
+) -> Cluster:
     """Return the cluster with other numbers of devices and NICs per host, see `Cluster.with_devices`."""
     for name, value, least in (("devices", devices, 1), ("nics", nics, 0)):
         if value is not None and (not isinstance(value, int | np.integer) or not least <= value <= _MOST_ENDS):
             raise TopologyError(f"{name} must be an integer from {least} to {_MOST_ENDS}, not {short(value)}")
     if cluster.intact is not None:
-        intact = with_devices(cluster.intact, devices, nics)
+        intact = with_devices(cluster.intact, devices, nics, nodes)
         is_same = [level.rails for level in intact.levels] == [level.rails for level in cluster.levels]
         return with_parts(intact, cluster.failed if is_same else _of_hosts(cluster))
-    templates = tuple(_with_ends(template, devices, nics) for template in cluster.templates)
-    before, after = (max((len(host.nics) for host in hosts), default=0) for hosts in (cluster.templates, templates))
-    width = max((len(host.devices) for host in templates), default=0)
+    names = range(cluster.n_nodes) if nodes is None else [nodes] if isinstance(nodes, int | str) else nodes
+    chosen = np.unique([cluster.node_index(name) for name in names]).astype(np.int32)
+    changed = with_kinds(cluster, chosen, lambda node: _with_ends(node, devices, nics))
+    if changed.templates == cluster.templates:
+        return cluster
+    before, after = (max(len(host.nics) for host in hosts.templates) for hosts in (cluster, changed))
+    width = max(len(host.devices) for host in changed.templates)
     levels = tuple(replace(level, rails=rails_for(level.rails, before, after, width)) for level in cluster.levels)
-    return replace(cluster, templates=templates, levels=levels)
+    changed = replace(changed, levels=levels, title=custom_title(cluster.title))
+    if nodes is None:
+        return changed
+    # The network does not follow some hosts, so their NICs are on its rails as far as they go.
+    rails = max((level.rails for level in levels), default=1)
+    return with_kinds(changed, chosen, lambda node: with_fixed_rails(node, rails, always=True))
+
+
+def with_kinds(cluster: Cluster, hosts: Ints, change: Callable[[Node], Node]) -> Cluster:
+    """Return the cluster with some hosts changed, one template for all of the same kind."""
+    kinds, templates = cluster.kinds.copy(), list(cluster.templates)
+    for kind in np.unique(cluster.kinds[hosts]).tolist():
+        node = change(cluster.templates[kind])
+        number = templates.index(node) if node in templates else len(templates)
+        kinds[hosts[cluster.kinds[hosts] == kind]] = number
+        if number == len(templates):
+            templates.append(node)
+    remaining, numbers = np.unique(kinds, return_inverse=True)
+    return replace(cluster, templates=tuple(templates[k] for k in remaining), kinds=numbers.astype(np.int32))
 
 
 def with_network(
@@ -183,6 +213,7 @@ def with_nvlink_domain(cluster: Cluster, size: int) -> Cluster:
     """Return the cluster with NVLink domains of a different size, see `Cluster.with_nvlink_domain`."""
     widths = sorted({len(template.devices) for template in cluster.templates})
     width = widths[-1]
+    title = custom_title(cluster.title)
     if len(widths) > 1 or not width:
         raise TopologyError(
             f"cannot change the NVLink domains: the hosts have {' and '.join(map(str, widths))} devices",
@@ -197,10 +228,10 @@ def with_nvlink_domain(cluster: Cluster, size: int) -> Cluster:
     if size >= width:
         hosts_per_rack = min(size // width, max(cluster.n_nodes, 1))  # a size may exceed the integers of numpy
         racks = np.arange(cluster.n_nodes, dtype=np.int32) // hosts_per_rack
-        return replace(cluster, nvlink_of_node=racks if size > width else None, intact=intact)
+        return replace(cluster, nvlink_of_node=racks if size > width else None, intact=intact, title=title)
     # Domains inside a host also remove the domains between hosts.
     templates = tuple(_without_nvlink(template, lambda i, j: i // size != j // size) for template in cluster.templates)
-    return replace(cluster, templates=templates, nvlink_of_node=None, intact=intact)
+    return replace(cluster, templates=templates, nvlink_of_node=None, intact=intact, title=title)
 
 
 def with_taper(cluster: Cluster, /, taper: float | None = None, level: str | None = None, **taper_of: float) -> Cluster:
@@ -280,6 +311,11 @@ def _without_nvlink(node: Node, is_lost: Callable[[int, int], bool]) -> Node:
 
     size = range(len(node.words))
     return replace(node, words=tuple(tuple(word(i, j) for j in size) for i in size))
+
+
+def custom_title(title: str) -> str:
+    """Return the name of a machine that differs from the one with this name."""
+    return title if not title or title.startswith(CUSTOM) else f"{CUSTOM}{title}"
 
 
 def _of_hosts(cluster: Cluster) -> list[str]:

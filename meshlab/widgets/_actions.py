@@ -8,8 +8,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from meshlab.base._collectives import usual_collective
 from meshlab.base._errors import MeshError, MeshlabError, ParseError, TopologyError
+from meshlab.base._prefixes import lines_by_source
 from meshlab.base._units import format_size, parse_size
 from meshlab.mesh._axes import nearest_axes
 from meshlab.mesh._mesh import DeviceMesh
@@ -17,6 +20,7 @@ from meshlab.prediction._job import Job
 from meshlab.topology.model._presets import PRESETS, as_cluster
 from meshlab.topology.readers._detect import read
 from meshlab.topology.readers._hosts import probe
+from meshlab.topology.readers._nvidia_smi import looks_like_nvidia_smi, read_nvidia_smi
 from meshlab.widgets import _edits as edits
 from meshlab.widgets._edits import Design, MisfitError, Pairs, pairs_text
 from meshlab.widgets._jobs import with_field
@@ -181,6 +185,24 @@ def _turn(design: Design, content: Content, total: int | None) -> Design:
     return design if value is None else design.with_machine(machine.turned(dial, value))
 
 
+def _hosts(design: Design, content: Content, total: int | None) -> Design:
+    """Change a number of some hosts: those of `nodes`, or all that are like one host."""
+    machine, dial = design.present_machine, str(content["dial"])
+    value = _whole(content, DIALS[dial].label if dial in DIALS else dial)
+    if content.get("nodes") is not None:
+        names = [str(name) for name in content["nodes"]]
+    else:
+        cluster = machine.whole
+        kind = cluster.kinds[cluster.node_index(str(content["like"]))]
+        names = [cluster.names[index] for index in np.flatnonzero(cluster.kinds == kind).tolist()]
+    return design.with_machine(machine.with_hosts(names, dial, value))
+
+
+def _copy_host(design: Design, content: Content, total: int | None) -> Design:
+    count = _integer(content, "count") if "count" in content else 1
+    return design.with_machine(design.present_machine.with_copies(str(content["like"]), count))
+
+
 def _this_host(design: Design, content: Content, total: int | None) -> Design:
     here = probe()
     if not here.n_devices:
@@ -196,8 +218,13 @@ def _paste_machine(design: Design, content: Content, total: int | None) -> tuple
             "nothing pasted",
             hint="paste the output of nvidia-smi topo -m, a topology XML of NCCL, or a topology.conf of Slurm",
         )
-    cluster = as_cluster(text.strip() if text.strip() in PRESETS else read(text))
     note, source = "", f"ml.topology.read({python(text)})"
+    bare = lines_by_source(text)
+    if looks_like_nvidia_smi(bare) and read_nvidia_smi(bare, machine="all").n_nodes > 1:  # of each host
+        cluster = read_nvidia_smi(bare, machine="all")
+        source = f'ml.topology.read_nvidia_smi({python(bare)}, machine="all")'
+    else:
+        cluster = as_cluster(text.strip() if text.strip() in PRESETS else read(text))
     if not cluster.n_devices:
         before = design.machine
         if before is None or not before.whole.n_devices:
@@ -312,6 +339,8 @@ ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Des
         "paste_machine": _paste_machine,
         "fail": _fail,
         "rate": _rate,
+        "hosts": _hosts,
+        "copy_host": _copy_host,
         "remove": _remove,
         "restore": _restore,
         "message": lambda design, content, total: replace(design, size=_short_size(parse_size(str(content["value"])))),

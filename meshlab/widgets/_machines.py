@@ -12,6 +12,7 @@ import numpy as np
 
 from meshlab.base._errors import TopologyError
 from meshlab.topology._parts import find_part, with_parts
+from meshlab.topology._whatif import CUSTOM
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._levels import rails_for
 from meshlab.topology.model._presets import PRESETS, Preset, as_cluster, preset
@@ -50,6 +51,7 @@ ONLY_FAIL = ("cable", "switch", "uplink")  # kinds of parts that cannot be remov
 _OF_WHOLE = ("_complete", "scene", "values")  # cached values of a machine that do not depend on the failed parts
 _NETWORK = ("nodes_per_leaf", "rails", "nodes_per_pod", "taper")
 _PRESET = ("nodes", *_NETWORK)
+_OF_HOSTS = ("devices", "nics")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +62,8 @@ class Machine:
     source: str = ""  # Python expression of a `base` that is a cluster. By default the cluster is written out.
     # The changed numbers, see `DIALS`.
     dials: Mapping[str, Number] = field(default_factory=lambda: MappingProxyType({}))
+    # Other numbers of some hosts, by their names.
+    hosts: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: MappingProxyType({}))
     removed: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()  # the missing parts that are listed and can be restored
 
@@ -75,10 +79,12 @@ class Machine:
             machine = cls.of(cluster.intact).with_failed(cluster.failed)
             return machine if machine.cluster == cluster else cls(cluster)
         for name, candidate in PRESETS.items():
-            if candidate.title == cluster.title:
+            if candidate.title == cluster.title.removeprefix(CUSTOM):
                 defaults = _preset_values(candidate)
-                dials = {k: v for k, v in _values(cluster, defaults).items() if v is not None and v != defaults[k]}
-                machine = cls(name, dials=MappingProxyType(dials))
+                usual, hosts = _unlike_hosts(cluster, defaults)
+                values = {**_values(cluster, defaults), **usual}
+                dials = {k: v for k, v in values.items() if v is not None and v != defaults[k]}
+                machine = cls(name, dials=MappingProxyType(dials), hosts=hosts)
                 try:
                     if machine.whole == cluster:
                         return machine
@@ -108,11 +114,61 @@ class Machine:
                 cluster = cluster.without_node(*range(nodes, cluster.n_nodes))
         if "devices" in dials or "nics" in dials:
             cluster = cluster.with_devices(_int(dials, "devices"), _int(dials, "nics"))
+        for numbers, names in self.unlike:
+            cluster = cluster.with_devices(numbers.get("devices"), numbers.get("nics"), names)
         if not isinstance(self.base, str) and any(name in dials for name in _NETWORK):
             cluster = cluster.with_network(**self._network)
         if "nvlink_domain" in dials:
             cluster = cluster.with_nvlink_domain(int(dials["nvlink_domain"]))
         return cluster
+
+    @property
+    def unlike(self) -> list[tuple[dict[str, int], list[str]]]:
+        """The hosts with other numbers of devices and NICs, by these numbers."""
+        groups: dict[tuple[tuple[str, int], ...], list[str]] = {}
+        for name, numbers in self.hosts.items():
+            groups.setdefault(tuple(sorted(numbers.items())), []).append(name)
+        return [(dict(numbers), names) for numbers, names in groups.items()]
+
+    def with_hosts(self, names: Iterable[str], dial: str, value: int) -> Machine:
+        """Return the machine in which some hosts have another number of devices or NICs."""
+        if dial not in _OF_HOSTS:
+            raise TopologyError(f"unknown number {dial!r} of a host", hint=f"choose one of {', '.join(_OF_HOSTS)}")
+        usual = replace(self, hosts=MappingProxyType({})).values[dial]
+        hosts = {name: dict(numbers) for name, numbers in self.hosts.items()}
+        for name in names:
+            self.whole.node_index(name)  # raises if there is no such host
+            numbers = hosts.setdefault(name, {})
+            numbers[dial] = value
+            if value == usual:
+                del numbers[dial]
+        return self._with_unlike(hosts)
+
+    def with_copies(self, like: str, count: int) -> Machine:
+        """Return the machine with more hosts, which are like one of its hosts."""
+        nodes, host = self.whole.n_nodes, self.whole.node(like)
+        machine = self.turned("nodes", nodes + count)
+        for dial, number in (("devices", len(host.devices)), ("nics", len(host.nics))):
+            machine = machine.with_hosts(machine.whole.names[nodes:], dial, number)
+        return machine
+
+    def _with_unlike(self, hosts: Mapping[str, Mapping[str, int]]) -> Machine:
+        dials = {name: value for name, value in self.dials.items() if name != "nvlink_domain"}
+        machine = replace(
+            self,
+            hosts=MappingProxyType(
+                {name: MappingProxyType(dict(numbers)) for name, numbers in hosts.items() if numbers}
+            ),
+            dials=MappingProxyType(dials),
+            removed=(),
+            failed=(),
+        )
+        total = machine._complete.n_devices  # raises if a number is out of range
+        if total > MOST_DEVICES:
+            raise TopologyError(f"{total:,} GPUs exceed the limit of {MOST_DEVICES:,}")
+        is_same = _rails(machine.whole) == _rails(self.whole)
+        failed = [name for name in self.failed if is_same or find_part(self.whole, name).node >= 0]
+        return machine._with_parts(self.removed, failed)
 
     @property
     def _network(self) -> dict[str, Any]:
@@ -167,6 +223,9 @@ class Machine:
             )
         if "nvlink_domain" not in self.dials and "devices" in self.dials and values["nvlink_domain"] is not None:
             values["nvlink_domain"] = max(int(racks * self.dials["devices"]), 1)
+        for numbers in self.hosts.values():
+            values |= dict.fromkeys(numbers)
+            values["nvlink_domain"] = None
         return MappingProxyType(values)
 
     def reason_off(self, dial: str) -> str:
@@ -208,7 +267,13 @@ class Machine:
         if "devices" not in changed and changed.get("nvlink_domain") == defaults["nvlink_domain"]:
             changed.pop("nvlink_domain", None)
         self._check_size({**self.values, **dials})
-        machine = replace(self, dials=MappingProxyType(changed), removed=(), failed=())
+        hosts: Mapping[str, Mapping[str, int]] = self.hosts
+        if dial == "nodes" and hosts:
+            names = replace(self, dials=MappingProxyType(changed), hosts=MappingProxyType({}))._complete.names
+            hosts = {name: numbers for name, numbers in hosts.items() if name in set(names)}
+        machine = replace(
+            self, dials=MappingProxyType(changed), hosts=MappingProxyType(dict(hosts)), removed=(), failed=()
+        )
         machine.whole  # noqa: B018 - raises if a number is out of range
         # A number of a switch means another one in another network.
         is_same = dial not in _NETWORK[:3] and _rails(machine.whole) == _rails(self.whole)
@@ -359,15 +424,18 @@ class Machine:
             elif more < 0:
                 code += f".without_node(*range({self.base.n_nodes + more}, {self.base.n_nodes}))"
         if "devices" in dials or "nics" in dials:
-            code += f".with_devices({', '.join(f'{k}={dials[k]}' for k in ('devices', 'nics') if k in dials)})"
+            code += f".with_devices({', '.join(f'{k}={dials[k]}' for k in _OF_HOSTS if k in dials)})"
+        for numbers_of, names in self.unlike:
+            changes = ", ".join(f"{key}={value}" for key, value in numbers_of.items())
+            code += f".with_devices({changes}, nodes={python(names)})"
         if not isinstance(self.base, str) and any(name in dials for name in _NETWORK):
             leaf, *others = self._network.items()
             code += f".with_network({leaf[1]}{''.join(f', {k}={python(v)}' for k, v in others)})"
         if "nvlink_domain" in dials:
             code += f".with_nvlink_domain({dials['nvlink_domain']})"
         cluster = self._complete
-        for names, is_failure in ((self.removed, False), (failed, True)):
-            for name in names:
+        for parts, is_failure in ((self.removed, False), (failed, True)):
+            for name in parts:
                 part = find_part(cluster, name)
                 code += part.code(is_failure=is_failure)
                 cluster = cluster.with_failed(name) if is_failure else part.removed_from(cluster)
@@ -375,6 +443,25 @@ class Machine:
                 code += ".as_intact()"
                 cluster = cluster.as_intact()
         return code
+
+
+def _unlike_hosts(
+    cluster: Cluster, defaults: Mapping[str, Number | None]
+) -> tuple[dict[str, int], Mapping[str, Mapping[str, int]]]:
+    """Return the usual numbers of a host, and those of the others by name. Both are empty if all hosts are alike."""
+    numbers = [{"devices": len(node.devices), "nics": len(node.nics)} for node in cluster.templates]
+    most = numbers[int(np.bincount(cluster.kinds).argmax())]
+    usual = next((of_kind for of_kind in numbers if all(defaults[k] == v for k, v in of_kind.items())), most)
+    if all(of_kind == usual for of_kind in numbers):
+        return {}, MappingProxyType({})
+    unlike = np.flatnonzero([of_kind != usual for of_kind in numbers])
+    hosts = {
+        cluster.names[index]: MappingProxyType(
+            {key: value for key, value in numbers[cluster.kinds[index]].items() if value != usual[key]}
+        )
+        for index in np.flatnonzero(np.isin(cluster.kinds, unlike)).tolist()
+    }
+    return usual, MappingProxyType(hosts)
 
 
 # -- numbers of a cluster ----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from meshlab.base._units import SEPARATOR, format_bandwidth, format_size, format
 from meshlab.comm._catalog import CATALOG
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.topology._parts import find_part
+from meshlab.topology._whatif import CUSTOM
 from meshlab.topology.model._presets import PRESETS
 from meshlab.topology.placement._loads import MARKS, Loads
 from meshlab.topology.placement._placement import Placement
@@ -23,6 +24,7 @@ from meshlab.widgets._prices import Price
 if TYPE_CHECKING:
     import pandas as pd
 
+_MOST_KINDS = 8
 _VENDORS = {"aws": "AWS", "azure": "Azure", "gcp": "Google", "pcie": "Other", "tapered": "Other"}
 
 
@@ -69,6 +71,26 @@ def machine_text(machine: Machine) -> str:
     return SEPARATOR.join(parts)
 
 
+def _host_kinds(machine: Machine) -> list[dict[str, Any]]:
+    """Return the kinds of hosts: the first host, how many are alike, and their numbers of devices and NICs."""
+    cluster = machine.whole
+    kinds, first, counts = np.unique(cluster.kinds, return_index=True, return_counts=True)
+    rows = []
+    for number in np.argsort(first).tolist()[:_MOST_KINDS]:
+        node, name = cluster.templates[kinds[number]], cluster.names[first[number]]
+        text = name if counts[number] == 1 else f"{name} and {counts[number] - 1:,} more"
+        rows.append(
+            {
+                "like": name,
+                "text": text,
+                "count": int(counts[number]),
+                "devices": len(node.devices),
+                "nics": len(node.nics),
+            }
+        )
+    return rows
+
+
 def machine_panel(machine: Machine) -> dict[str, Any]:
     """Return the content of the machine panel."""
     dials = []
@@ -88,8 +110,10 @@ def machine_panel(machine: Machine) -> dict[str, Any]:
         )
     return {
         "presets": preset_groups(),
-        "preset": machine.name,
+        # A machine with other hosts has its own name.
+        "preset": "" if machine.whole.title.startswith(CUSTOM) else machine.name,
         "title": machine.cluster.title or machine.cluster.names[0],
+        "hosts": _host_kinds(machine),
         "dials": dials,
         "failed": [[name, find_part(machine.whole, name).text] for name in machine.failed],
     }
@@ -249,12 +273,17 @@ def difference_lines(design: Design) -> list[str]:
 def _machine_differences(before: Machine, after: Machine) -> list[str]:
     if before.cluster == after.cluster:
         return []
-    titles = [machine.cluster.title or machine.cluster.names[0] for machine in (before, after)]
+    titles = [(m.cluster.title or m.cluster.names[0]).removeprefix(CUSTOM) for m in (before, after)]
     parts = [" → ".join(titles)] if titles[0] != titles[1] else []
     for name, dial in DIALS.items():
         numbers = [number_text(name, machine.values[name]) or "unknown" for machine in (before, after)]
         if numbers[0] != numbers[1]:
             parts.append(f"{dial.label} {' → '.join(numbers)}")
+    if before.hosts != after.hosts:
+        unlike = [f"{' and '.join(f'{v} {k}' for k, v in n.items())} on {', '.join(h)}" for n, h in after.unlike]
+        parts.append(
+            f"hosts that differ: {'; '.join(unlike).replace('devices', 'GPUs').replace('nics', 'NICs') or 'none'}"
+        )
     for word, names in (("failed", after.failed), ("removed", after.removed), ("failed in A", before.failed)):
         others = before.removed if word == "removed" else before.failed if word == "failed" else after.failed
         new = [name for name in names if name not in others]

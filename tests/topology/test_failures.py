@@ -59,6 +59,15 @@ def test_a_failed_leaf_switch_moves_the_ranks_of_its_rail() -> None:
     assert (nic.bytes[32 * 8 :] > 0).all()
 
 
+def test_health_lists_nics_without_a_connection() -> None:
+    findings = CLUSTER.with_failed("leaf:5", "node40/NIC2/cable").health()
+    assert [(finding.code, len(finding.nodes)) for finding in findings if finding.code == "nic-cut"] == [
+        ("nic-cut", 32),
+        ("nic-cut", 1),
+    ]
+    assert CLUSTER.health().codes == ()
+
+
 def test_fewer_uplinks_are_an_oversubscription_of_that_switch() -> None:
     tapered = CLUSTER.with_taper(pod=2)  # 16 uplinks for 32 NICs
     broken = tapered.with_failed("leaf:5/uplink*4").with_failed("leaf:5/uplink*4")
@@ -185,6 +194,8 @@ def _check_agreement(placement: Placement, axis: str) -> None:
     nic, up = loads.of("nic"), loads.of("leaf")
     assert nic is not None
     assert up is not None
+    crowd = re.search(r"(\d+) groups on one NIC", " ".join(finding.text for finding in find_places([loads])))
+    assert (int(crowd[1]) if crowd else 1) == int(nic.groups.max())
     share = re.search(r"(\d+) to a NIC", text)
     most = int(share[1]) if share else 1
     assert int(nic.groups.max()) == most, text

@@ -257,6 +257,78 @@ def test_parts_fail_are_restored_and_removed(wb):
     assert (wb.failed, wb.cluster.n_devices) == ((), 24)
 
 
+def test_switches_uplinks_cables_and_rates_fail_together_and_are_restored(wb):
+    wb.cluster = ml.preset("dgx-h100", nodes=8, nodes_per_leaf=4, nodes_per_pod=4)
+    steps = len(wb._history.past)
+    do(wb, "fail", parts=["leaf:5", "node1/NIC3/cable", "leaf:9/uplink"])
+    assert len(wb._history.past) == steps + 1
+    do(wb, "fail", part="leaf:9/uplink")
+    do(wb, "rate", part="node6/NIC2", value="200 Gb/s")
+    assert wb.failed == ("leaf:5", "node1/NIC3/cable", "leaf:9/uplink*2", "node6/NIC2=50%")
+    marks = {mark["name"]: (mark["kind"], mark["level"], mark["index"], mark["share"]) for mark in wb._view["failed"]}
+    assert marks == {
+        "leaf:5": ("switch", "leaf", 5, 0.0),
+        "node1/NIC3/cable": ("cable", "", 3, 0.0),
+        "leaf:9/uplink*2": ("uplink", "leaf", 9, 0.5),
+        "node6/NIC2=50%": ("nic", "", 2, 0.5),
+    }
+    assert ["node6/NIC2=50%", "NIC2 of node6 at 50 %"] in wb._panel["machine"]["failed"]
+    assert "Because of leaf switch 5" in wb.describe()
+    again = rerun(wb)
+    assert (again.cluster, again.failed) == (wb.cluster, wb.failed)
+    do(wb, "fail", part="leaf:5")
+    assert "leaf switch 5 has failed already" in problem(wb)["text"]
+    do(wb, "remove", part="leaf:6")
+    assert "leaf switch 6 can fail, but cannot be removed" in problem(wb)["text"]
+    do(wb, "restore", parts=["leaf:9/uplink", "node6/NIC2"])
+    assert wb.failed == ("leaf:5", "node1/NIC3/cable")
+    do(wb, "restore")
+    assert (wb.failed, wb.cluster) == ((), ml.preset("dgx-h100", nodes=8, nodes_per_leaf=4, nodes_per_pod=4))
+    wb.undo()
+    assert wb.failed == ("leaf:5", "node1/NIC3/cable")
+
+
+def test_a_cluster_with_failed_parts_is_a_machine_whose_parts_can_be_restored():
+    wb = Workbench(ml.preset("dgx-h100", nodes=4).with_failed("leaf:3"), "dp=4, tp=8", failed=["node1/NIC0"])
+    assert (wb.failed, wb.machine) == (("leaf:3", "node1/NIC0"), 'ml.preset("dgx-h100", nodes=4)')
+    wb.restore("leaf:3")
+    wb.set_rate("node1/GPU3/NVLink", rate=0.5)
+    assert wb.failed == ("node1/NIC0", "node1/GPU3/NVLink=50%")
+    wb.remove("node1/NIC1")
+    assert wb.machine == 'ml.preset("dgx-h100", nodes=4).without_nic("node1", "NIC1").as_intact()'
+
+
+def test_hosts_of_one_machine_may_differ(wb):
+    do(wb, "hosts", nodes=["node2", "node3"], dial="devices", value="4")
+    assert (wb.cluster.n_devices, wb.mesh.world_size) == (24, 24)
+    do(wb, "hosts", like="node3", dial="nics", value="4")
+    machine = wb._panel["machine"]
+    assert (machine["title"], machine["preset"]) == ("custom, from DGX H100", "")
+    assert [(row["like"], row["count"], row["devices"], row["nics"]) for row in machine["hosts"]] == [
+        ("node0", 2, 8, 8),
+        ("node2", 2, 4, 4),
+    ]
+    assert wb.machine == ('ml.preset("dgx-h100", nodes=4).with_devices(devices=4, nics=4, nodes=["node2", "node3"])')
+    do(wb, "copy_host", like="node3")
+    assert [len(node.devices) for node in wb.cluster.nodes] == [8, 8, 4, 4, 4]
+    again = rerun(wb)
+    assert (again.cluster, again.machine) == (wb.cluster, wb.machine)
+    assert Workbench(wb.cluster).machine == wb.machine
+    do(wb, "dial", dial="nodes", value="2")
+    assert wb.machine == 'ml.preset("dgx-h100", nodes=2)'
+    do(wb, "hosts", nodes=["node1"], dial="rails", value="4")
+    assert "unknown number 'rails' of a host" in problem(wb)["text"]
+
+
+def test_a_paste_of_the_matrix_of_each_host_is_a_machine_of_these_hosts(wb):
+    pair = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-31\nGPU1\tNV12\t X \t0-31\n"
+    single = "\tGPU0\tNIC0\tCPU Affinity\nGPU0\t X \tPIX\t0-31\nNIC0\tPIX\t X \n"
+    do(wb, "paste_machine", text=f"GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-1)\n{pair}\n{pair}\n{single}")
+    assert [len(node.devices) for node in wb.cluster.nodes] == [2, 2, 1]
+    assert wb.cluster.devices[4].compute_capability == (8, 0)
+    assert rerun(wb).cluster == wb.cluster
+
+
 def test_failed_parts_are_forgotten_with_their_hosts(wb):
     wb.failed = ["node3/NIC0", "node0/GPU0"]
     do(wb, "dial", dial="nodes", value="2")

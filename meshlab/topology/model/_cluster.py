@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -527,11 +527,16 @@ class Cluster:
         """
         return replace(self, failed=(), intact=None)
 
-    def with_devices(self, devices: int | None = None, nics: int | None = None) -> Cluster:
-        """Return the cluster with other numbers of devices and NICs in every host.
+    def with_devices(
+        self,
+        devices: int | None = None,
+        nics: int | None = None,
+        nodes: int | str | Iterable[int | str] | None = None,
+    ) -> Cluster:
+        """Return the cluster with other numbers of devices and NICs in its hosts.
 
         The new ones are spread evenly over the positions of the old ones: with half of the NICs, two neighbouring
-        devices share one.
+        devices share one. On a network with a rail per NIC, the rails follow.
 
         Parameters
         ----------
@@ -539,6 +544,8 @@ class Cluster:
             Devices per host. By default unchanged.
         nics : int, optional
             NICs per host. By default unchanged.
+        nodes : int, str or iterable of them, optional
+            The hosts to change, by index or name. By default all.
 
         Raises
         ------
@@ -552,10 +559,11 @@ class Cluster:
         >>> node = ml.preset("dgx-h100").with_devices(nics=4).node(0)
         >>> node.near_nics.argmax(axis=1).tolist()
         [0, 0, 1, 1, 2, 2, 3, 3]
-        >>> ml.preset("dgx-h100").with_devices(4).summary
-        '1 node, 4 × H100 80GB, NVLink domains of 4'
+        >>> mixed = ml.preset("dgx-h100", nodes=3).with_devices(4, nodes=2)
+        >>> mixed.title, mixed.summary
+        ('custom, from DGX H100', '3 nodes, 20 × H100 80GB, NVLink domains of 4 and 8')
         """
-        return implementation(Cluster.with_devices)(self, devices, nics)
+        return implementation(Cluster.with_devices)(self, devices, nics, nodes)
 
     def with_network(
         self, nodes_per_leaf: int, *, rails: int = 1, nodes_per_pod: int = 0, taper: float = 1.0

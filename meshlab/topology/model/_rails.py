@@ -98,9 +98,10 @@ def _nic_rails(node: Node, rails: int) -> Ints:
     return of_nic
 
 
-def with_fixed_rails(node: Node, rails: int) -> Node:
+def with_fixed_rails(node: Node, rails: int, *, always: bool = False) -> Node:
     """Return the host whose NICs stay on their rails whatever happens to its devices and the other NICs."""
-    if rails < 2 or all(nic.rail is not None for nic in node.nics):
+    # The rails of fewer NICs than rails are not known, unless `always`.
+    if rails < 2 or len(node.nics) < (0 if always else rails) or any(nic.rail is not None for nic in node.nics):
         return node
     of_nic = rails_of(node, rails).of_nic.tolist()
     nics = (replace(nic, rail=rail) if rail >= 0 else nic for nic, rail in zip(node.nics, of_nic, strict=True))

@@ -346,7 +346,8 @@ def _taper(
         if copies is not None and index > len(INNER_LEVELS):
             flows *= copies[index - 1 - len(INNER_LEVELS)]
         with np.errstate(divide="ignore", invalid="ignore"):
-            each = rates.gbs / flows
+            # A switch with all of its uplinks carries all that its NICs send.
+            each = np.where(rates.taper > 1, rates.gbs / flows, np.inf)
         np.minimum.at(gbs, of_group, each[link])
     return taper, gbs
 

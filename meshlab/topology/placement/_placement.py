@@ -508,7 +508,7 @@ def _explain_axis(placement: Placement, axis: str) -> str:
     level = int(answer.worst_level[worst])
     gbs = _slowest_gbs(answer)
     rate = "" if gbs is None else f", {format_bandwidth(gbs)}"
-    word = placement.worst_words(axis)[worst]
+    word = _worst_word(placement, answer, worst)
     if level == 0:
         return f"{name} stays on one device: {int(answer.ranks_per_node[1].max())} ranks share it"
     if level == NVLINK:
@@ -530,6 +530,14 @@ def _explain_axis(placement: Placement, axis: str) -> str:
     )
     failures = explain_failures(placement, axis)
     return f"{text}. {failures}" if failures else text
+
+
+def _worst_word(placement: Placement, answer: Crossings, group: int) -> str:
+    """Return the worst link of one group, see `Placement.worst_words`."""
+    level = int(answer.worst_level[group])
+    source, target = (int(rank) for rank in answer.worst[:, group])
+    is_inside = level <= HOST and placement.rank_map.node[source] == placement.rank_map.node[target]
+    return placement.word_between(source, target) if is_inside else placement.cluster.level_names[level]
 
 
 def has_unknown_links(node: Node) -> bool:
@@ -581,7 +589,8 @@ def _explain_nics(placement: Placement, answer: Crossings, axis: str) -> str:
     rate = "" if slowest is None else f", {format_bandwidth(float(slowest))}"
     if groups == 1:
         where = " of the host" if len(set(counts.values())) == 1 else _on_hosts(placement, counts)
-        return f"it has {f'all {nics} NICs' if nics > 1 else 'the only NIC'}{where}{rate}"
+        every = "all" if where == " of the host" else "the"
+        return f"it has {f'{every} {nics} NICs' if nics > 1 else 'the only NIC'}{where}{rate}"
     busiest = float(np.nanmax(answer.groups_per_nic))
     if busiest == 1:
         counts = dict.fromkeys(counts, max(counts.values()))  # where a device is missing, no group needs its NIC

@@ -145,7 +145,15 @@ def read_nvidia_smi(text: TextSource, *, machine: int | str | None = None, devic
         return _cluster([_p2p_node(peers[0], product)], clean)
     machines = _chosen(machines, machine, is_counted=len(matrices) < _COUNTED)
     if len(machines) > 1:
-        return _cluster(_nodes(machines, product), clean)
+        products = set(_product_names(clean).values()) if product is None else set()
+        nodes = _nodes(machines, product)
+        if len(products) == 1:  # the text does not relate the names to the hosts
+            name = products.pop()
+            named = {
+                id(node): replace(node, devices=tuple(_named(gpu, name) for gpu in node.devices)) for node in nodes
+            }
+            nodes = [named[id(node)] for node in nodes]
+        return _cluster(nodes, clean)
     p2p = next((peer for peer in peers if _n_gpus(peer) == _n_gpus(machines[0])), None)
     node = _node("node0", machines[0], p2p, _legend(clean), product)
     if product is None and (names := _product_names(clean)):

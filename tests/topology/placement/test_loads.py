@@ -51,7 +51,7 @@ class Walk:
 
     def hop(self, group: int, level: int, source: dict[int, float], target: dict[int, float], amount: float) -> None:
         """One hop: the ranks at both sides, with the share of each."""
-        rank_map, devices = self.placement.rank_map, self.placement.devices
+        devices = self.placement.devices
         names = self.placement.cluster.level_names
         for side, ranks in enumerate((source, target)):
             for rank, share in ranks.items():
@@ -66,7 +66,8 @@ class Walk:
                 for nic, part in zip(near, speeds / speeds.sum(), strict=True):
                     self.add(side, ("nic", before + int(nic)), amount * share * part, group)
                 for index in range(3, level):
-                    self.add(side, (names[index], int(rank_map.domains[index][rank])), amount * share, group)
+                    for switch, part in switches(self.placement, index, rank).items():
+                        self.add(side, (names[index], switch), amount * share * part, group)
 
     def check(self, found: Loads) -> None:
         seen = 0
@@ -86,6 +87,26 @@ class Walk:
             rails = self.placement.cluster.levels[0].rails
             return [int(unit) * rails + k % rails for k, unit in enumerate(link.places)]
         return link.places.tolist()  # type: ignore[no-any-return]
+
+
+def switches(placement: Placement, index: int, rank: int) -> dict[int, float]:
+    """The switches of a level that a rank uses, with their shares: its own, or those of the NICs that it has left."""
+    cluster, device = placement.cluster, int(placement.devices[rank])
+    whole, level = cluster.intact or cluster, cluster.levels[index - 3]
+    own = int(whole.domain(level.name)[device])
+    node, local = cluster.locate(device)
+    before, after = whole.node(node), cluster.node(node)
+    if level.rails == 1 or before.near_nics.any(axis=0).sum() < level.rails:
+        return {own: 1.0}
+    first = int(whole.first_device[node])
+    names = [nic.name for nic in before.nics]
+    shares: dict[int, float] = collections.defaultdict(float)
+    near = np.flatnonzero(after.near_nics[local])
+    for nic in near:
+        neighbour = int(before.near_nics[:, names.index(after.nics[nic].name)].argmax())
+        switch = int(whole.domain(level.name)[first + neighbour])
+        shares[switch] += after.nics[nic].gbs / sum(after.nics[k].gbs for k in near)
+    return {own: 1.0} if own in shares else shares
 
 
 class Ring:
@@ -181,7 +202,12 @@ def joining_runs(placement: Placement, some: list[int], others: list[int]) -> in
     for index, level in enumerate(placement.cluster.levels, 3):
         joined = domains[index][some[0]] == domains[index][others[0]]
         if level.rails > 1:
-            on_rail = any(domains[index][a] == domains[index][b] for a in some for b in others)
+            # On one set of leaf switches, equal switches are equal rails.
+            used = [
+                {switch % level.rails for k in ranks for switch in switches(placement, index, k)}
+                for ranks in (some, others)
+            ]
+            on_rail = bool(used[0] & used[1])
             joined = on_rail and level.of_node[node[some[0]]] == level.of_node[node[others[0]]]
         if joined:
             return index
