@@ -45,6 +45,11 @@ _NAMING = ("collective", "op", "dtype", "root", "mode", *OPTIONS, *PAIR, "group"
 
 _MOST_NAMED = 3
 
+ONE_LAUNCH = (
+    "one launch per side does not show how much launches differ, so no row has a verdict on its time; measure three "
+    "launches of each (launches=3), or pass lists of runs"
+)
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -203,17 +208,21 @@ class Comparison:
         """A short form of the note on shared cores, for the title of a figure. Empty if none were shared."""
         return f"{self.oversubscribed}, so times also depend on the scheduler" if self.oversubscribed else ""
 
+    @property
+    def needs_launches(self) -> bool:
+        """True if each side has one launch, so that no row has a verdict on its time."""
+        counts = self.rows[["launches_before", "launches_after"]]
+        counts = counts[counts.min(axis=1) > 0]
+        return bool(len(counts)) and bool((counts.sum(axis=1) <= 2).all())
+
     def _evidence_notes(self) -> list[str]:
         """Return sentences about the number of launches."""
         notes = []
         launches = self.rows[["launches_before", "launches_after"]]
         if len(launches) and (launches.min(axis=1) > 0).any():
             counts = launches[launches.min(axis=1) > 0]
-            if (counts.sum(axis=1) <= 2).all():
-                notes.append(
-                    "one launch per side does not show how much launches differ, so no row has a verdict on its time; "
-                    "measure three launches of each (launches=3), or pass lists of runs"
-                )
+            if self.needs_launches:
+                notes.append(ONE_LAUNCH)
             elif (detectable := self.rows["detectable"].median()) == detectable:  # not NaN
                 n_launches = " and ".join(dict.fromkeys(f"{int(count)}" for count in counts.median()))
                 notes.append(
@@ -243,7 +252,7 @@ class Comparison:
         lines = [self.headline]
         lines += [f"  {'!' if difference.blocks else '·'} {difference}" for difference in self.differences]
         lines += [f"  · {note}" for note in self.notes]
-        rows, columns = _by_interest(self.rows), distinguishing_columns(self.rows)
+        rows, columns = rows_by_interest(self.rows), distinguishing_columns(self.rows)
         for _, row in rows.head(20).iterrows():
             lines.append(
                 f"  {_SIGNS[row['verdict']]} {row['verdict']:<7} {row_name(row, columns)}: {self._ratio_text(row)}"
@@ -271,11 +280,11 @@ class Comparison:
                 row_name(row, columns),
                 format_time_us(row["before_us"]),
                 format_time_us(row["after_us"]),
-                "–" if math.isnan(row["ratio"]) else f"{format_number(row['ratio'])}×",
+                "–" if math.isnan(row["ratio"]) else _factor_text(row["ratio"]),
                 _interval(row) or "–",
                 row["note"] or self._evidence(row),
             )
-            for _, row in _by_interest(self.rows).iterrows()
+            for _, row in rows_by_interest(self.rows).iterrows()
         ]
         return header, rows
 
@@ -293,7 +302,7 @@ class Comparison:
         return card(self.headline, subtitle, *parts)
 
 
-def _by_interest(frame: pd.DataFrame) -> pd.DataFrame:
+def rows_by_interest(frame: pd.DataFrame) -> pd.DataFrame:
     """Sort the rows by verdict, and then by their relative difference, the largest first."""
     rank = frame["verdict"].map({verdict: index for index, verdict in enumerate(_ORDER)})
     far = -np.abs(np.log(frame["ratio"].fillna(1.0)))
@@ -354,7 +363,27 @@ def ratio_text(row: Any) -> str:
     if math.isnan(row["ratio"]):
         return str(row["note"] or "no ratio")
     interval = _interval(row)
-    return f"{format_number(row['ratio'])}×" + (f" ({interval})" if interval else " (no interval)")
+    return _factor_text(row["ratio"]) + (f" ({interval})" if interval else " (no interval)")
+
+
+def change_text(ratio: float) -> str:
+    """Return a ratio of times in words, such as "7 % slower" or "1,200 times faster"."""
+    if not math.isfinite(ratio) or ratio <= 0:
+        return "–"
+    word, factor = ("slower", ratio) if ratio > 1 else ("faster", 1 / ratio)
+    if factor < 1.005:
+        return "as fast"
+    if factor < 2:
+        return f"{abs(ratio - 1):.0%} {word}".replace("%", "\N{THIN SPACE}%")
+    return f"{format_number(float(f'{factor:.2g}'))} times {word}"
+
+
+_EXTREME = 10.0  # from which on a factor is easier to read in words
+
+
+def _factor_text(ratio: float) -> str:
+    is_extreme = ratio > 0 and max(ratio, 1 / ratio) >= _EXTREME
+    return change_text(ratio) if is_extreme else f"{format_number(ratio)}×"
 
 
 def _interval(row: Any) -> str:

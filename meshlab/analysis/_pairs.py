@@ -101,7 +101,7 @@ def pair_matrix(
     -------
     pandas.DataFrame
         One row and one column per rank. The diagonal and pairs that were not measured are missing. ``attrs`` contains
-        the choices.
+        the choices, and as ``within_noise`` the pairs whose interval contains the median of all pairs.
 
     Raises
     ------
@@ -139,8 +139,16 @@ def pair_matrix(
     cells[0, senders, receivers] = cells[1, receivers, senders] = values.to_numpy()
     matrix = DataFrame(cells[0] if collective == "send" else np.fmax(*cells), index=ranks, columns=ranks)
     matrix.index.name, matrix.columns.name = ("from", "to") if collective == "send" else ("rank", "rank")
+    # Missing intervals explain nothing.
+    medians = rows.groupby("launch", dropna=False)["time_us"].transform("median")
+    is_noisy = (rows["time_us_lo"] <= medians) & (rows["time_us_hi"] >= medians)
+    noisy = is_noisy.fillna(value=False).astype(bool).groupby([ends[:, 0], ends[:, 1]]).any()
+    pairs = {(int(source), int(target)) for source, target in noisy.index[noisy]}
+    if collective != "send":
+        pairs |= {(target, source) for source, target in pairs}
     matrix.attrs = {
         **results.attrs,
+        "within_noise": sorted(pairs),
         "value": value,
         "collective": collective,
         "size_bytes": int(rows["size_bytes"].iloc[0]),

@@ -150,6 +150,8 @@ def check_writable(target: str | Path) -> None:
     try:
         if not nearest.is_dir():
             raise NotADirectoryError(0, "a file with that name exists")
+        if os.statvfs(nearest).f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         if not os.access(nearest, os.W_OK | os.X_OK):
             raise PermissionError(0, "Permission denied")
     except OSError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshlab.benchmark.on_ranks._host_counters import HostCounters, counters_of_rank, read_counters
 from meshlab.mesh._axes import WORLD
+from meshlab.runs._host_loads import pack_loads
 
 if TYPE_CHECKING:
     from meshlab.engines._engines import Engines
@@ -40,6 +41,7 @@ class HostRecord:
         self._after: tuple[int, int] | None = None  # launch and index of the last step
         self._n_steps = 0
         self._began_s = self._due_s = time.monotonic()
+        self._before_s = data.elapsed_s  # of an earlier part of the run
 
     def begin(self, lease: Lease) -> None:
         """Start with new ranks."""
@@ -60,9 +62,11 @@ class HostRecord:
         if is_short and (self._data.condition_rows or not self._n_steps):
             return
         counters = self._read(lease)
+        at_s = time.monotonic() - self._began_s + self._before_s
         rows = [
             {"host": host, "launch": launch, "step": step, "n_steps": self._n_steps}
             | conditions_between(self._last[host], reading)
+            | {"loads": loads_between(self._last[host], reading, at_s)}
             for host, reading in counters.items()
             if host in self._last
         ]
@@ -112,6 +116,21 @@ def conditions_between(first: HostCounters, second: HostCounters) -> dict[str, A
         row["steal_percent"] = 100 * (second.steal_s - first.steal_s) / (second.total_s - first.total_s)
     row |= _gpu_conditions(second.gpus, set(second.own_s))
     return {name: value for name, value in row.items() if not (isinstance(value, float) and math.isnan(value))}
+
+
+def loads_between(first: HostCounters, second: HostCounters, at_s: float) -> dict[str, Any]:
+    """Return the loads of the devices of a host between two readings, see `pack_loads`."""
+    seconds = second.at_s - first.at_s
+    cores = [
+        100 * min(max((busy_s - before[0]) / (total_s - before[1]), 0.0), 1.0) if total_s > before[1] else math.nan
+        for (busy_s, total_s), before in zip(second.core_s, first.core_s, strict=False)
+    ]
+    nics = {
+        name: tuple((count - old) / seconds / 1e9 for count, old in zip(counts, first.nic_bytes[name], strict=True))
+        for name, counts in second.nic_bytes.items()
+        if name in first.nic_bytes and seconds > 0
+    }
+    return pack_loads(at_s, cores, second.gpus, nics)  # type: ignore[arg-type]
 
 
 def _gpu_conditions(gpus: Sequence[Mapping[str, Any]], ranks: set[int]) -> dict[str, Any]:

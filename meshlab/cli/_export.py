@@ -10,6 +10,14 @@ from meshlab.base._errors import BenchError
 from meshlab.cli._arguments import Command, add_out
 from meshlab.cli._output import BAD_INPUT, OK, print_error, print_text
 
+# The template of nbconvert, without the scripts that it loads from other hosts: RequireJS, which only widgets need, and
+# MathJax and Mermaid. Without them, formulas and diagrams are shown as text.
+_TEMPLATE = """\
+{%- extends 'lab/index.html.j2' -%}
+{%- block html_head_js -%}{%- endblock -%}
+{%- block html_head_js_mathjax -%}{%- endblock -%}
+{%- block html_head_js_mermaidjs -%}{%- endblock -%}
+"""
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -45,9 +53,19 @@ def _run(options: argparse.Namespace) -> int:
             data = output.get("data", {})
             if "text/html" in data:
                 data.pop(_WIDGET_VIEW, None)
-    page, _ = html(embed_images=True).from_notebook_node(notebook, resources)
+    if not options.execute and (cells := _cells_without_outputs(notebook)):
+        print_error(f"{path} has no outputs of its {cells}, so the page shows only code; add --execute to run it")
+    page, _ = html(embed_images=True, raw_template=_TEMPLATE).from_notebook_node(notebook, resources)
     print_text(write_file(options.out or path.with_suffix(".html"), page))
     return OK
+
+
+def _cells_without_outputs(notebook: Any) -> str:
+    """Return the number of cells with code if none of them was executed, or else nothing."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    if not cells or any(cell.outputs or cell.execution_count for cell in cells):
+        return ""
+    return "cell" if len(cells) == 1 else f"{len(cells)} cells"
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +78,7 @@ EXPORT = Command(
     "export",
     "write a notebook as HTML in which widgets are figures",
     "A page of nbconvert shows stored widgets only with JavaScript from another host. This page shows their figures "
-    "and tables instead, so that nothing is blank without a network.",
+    "and tables instead, and loads nothing, so that nothing is blank without a network. Formulas stay as TeX.",
     _run,
     _add_options,
 )

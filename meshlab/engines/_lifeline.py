@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from meshlab.engines._nanny import fork_nanny
 from meshlab.engines._reaper import is_running
@@ -74,11 +75,34 @@ def main(role: str, module: str, *arguments: str) -> None:
         _set_process_option(_PR_SET_CHILD_SUBREAPER, 1)  # daemons of the user's functions stay its descendants
         with contextlib.suppress(ImportError):  # of ipyparallel, which is reported when the module runs
             fork_nanny()
+    with contextlib.suppress(ImportError):
+        _keep_periods()
     threading.Thread(target=_guard, args=(role, os.getppid()), name="meshlab lifeline", daemon=True).start()
     if role == "rank":
         _prepare_rank()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _keep_periods() -> None:
+    """Let heartbeats go on when somebody sets the clock back, for which tornado waits until it is late enough again."""
+    # Without heartbeats of the controller, no engine is registered, and engines exit after some time.
+    from tornado.ioloop import IOLoop, PeriodicCallback
+
+    def start(callback: Any) -> None:
+        callback.io_loop = IOLoop.current()
+        callback._running = True
+        callback._next_timeout = time.monotonic()
+        callback._schedule_next()
+
+    def schedule_next(callback: Any) -> None:
+        if callback._running:
+            callback._update_next(time.monotonic())
+            delay_s = max(0.0, callback._next_timeout - time.monotonic())
+            callback._timeout = callback.io_loop.call_later(delay_s, callback._run)
+
+    for name, method in (("start", start), ("_schedule_next", schedule_next)):
+        setattr(PeriodicCallback, name, method)
 
 
 def _prepare_rank() -> None:

@@ -49,6 +49,11 @@ class LoadMonitor:
         here = None if self._here is None else self._here.latest()
         return [*([] if here is None else [here]), *self._answers.values()]
 
+    def pause(self) -> None:
+        """Stop the process of this host until the next `read`."""
+        if self._here is not None and self._here.is_running:
+            self._here.close()
+
     def _ask(self, lease: Lease) -> None:
         """Read the other hosts through the holder of the ranks, at most once per period."""
         if self._is_closed.is_set() or time.monotonic() - self._asked_at < _PERIOD_S:

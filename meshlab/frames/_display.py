@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +26,16 @@ def register() -> None:
         from meshlab.frames._table import short_display
 
         parts = short_display(frame)
-        if parts is None:
-            return frame._repr_html_() if earlier_page is None else earlier_page(frame)  # type: ignore[operator]
-        table, note = parts[0]._repr_html_(), html.escape(parts[1])  # type: ignore[operator]
-        return None if table is None else f"{table}<p>{note}</p>"  # None if an option of pandas says so
+        if parts is not None:
+            return parts[0]
+        return frame._repr_html_() if earlier_page is None else earlier_page(frame)  # type: ignore[operator]
 
     def show_text(frame: pd.DataFrame, printer: Any, is_cycle: bool) -> None:
         from meshlab.frames._table import short_display
 
         parts = short_display(frame)
         if parts is not None:
-            printer.text(f"{parts[0]!r}\n\n{parts[1]}")
+            printer.text(parts[1])
         elif earlier_text is None:
             printer.text(repr(frame))
         else:

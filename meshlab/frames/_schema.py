@@ -204,6 +204,21 @@ CONDITIONS = (
 )
 """Columns of the conditions frame: one row per host and reading, about twice per second between steps."""
 
+LOADS = (
+    *columns_of(CONDITIONS, "host", "launch", "step"),
+    Column("at_s", "float64", "Time of the reading since the run began, in s."),
+    Column("device", "string", "core 0, GPU 0 or the name of a network card."),
+    Column("use_percent", "float64", "Load since the previous reading of the host, in %. Missing for network cards."),
+    Column("memory_used_gib", "float64", "Used memory of the GPU, in GiB."),
+    Column("tx_gbs", "float64", "Sent over the NVLinks of the GPU, or by the network card, in GB/s."),
+    Column("rx_gbs", "float64", "Received over the NVLinks of the GPU, or by the network card, in GB/s."),
+    Column("temperature_c", "float64", "Temperature of the GPU, in °C."),
+    Column("power_w", "float64", "Power draw of the GPU, in W."),
+    Column("clock_mhz", "float64", "Clock of the streaming multiprocessors of the GPU, in MHz."),
+    Column("throttle", "string", "Reasons why the clocks of the GPU are reduced. Empty if there are none."),
+)
+"""Columns of the loads frame: one row per reading of the conditions frame and device of the host."""
+
 STEP = ("run_id", "launch", "step", "axis", "group", *PAIR)
 """The columns that identify a row of the results and its samples. They may be NA, so group with ``dropna=False``."""
 
@@ -422,6 +437,11 @@ def devices_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 def conditions_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return the conditions frame of these rows."""
     return _frame_of(rows, CONDITIONS)
+
+
+def loads_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Build the loads frame from its rows, as far as they have the columns."""
+    return _frame_of(rows, LOADS)
 
 
 def _frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import EngineError
-from meshlab.base._units import format_number, format_seconds, format_size
+from meshlab.base._units import THIN, format_number, format_seconds, format_size
 from meshlab.frames._labels import axis_labels
 from meshlab.frames._schema import CALL, LOAD, PAIR, RESULTS, numbered_rows
 from meshlab.plans._options import OPTIONS, option_texts
@@ -225,19 +225,22 @@ def _cells(rows: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], TableCe
     return cells
 
 
-def short_display(frame: pd.DataFrame) -> tuple[pd.DataFrame, str] | None:
-    """Return the table and the line below it, or None if pandas shows the frame.
+def short_display(frame: pd.DataFrame) -> tuple[str | None, str] | None:
+    """Return the HTML and the text of a frame with results. None if pandas shows it.
 
-    These are frames with other columns than results, and those whose columns pandas is allowed to show all.
+    These are frames with other columns than results, and those whose columns pandas is allowed to show all. The HTML is
+    None if pandas is not allowed to write any.
     """
     import pandas as pd
 
     most = pd.get_option("display.max_columns")
     if most is None or most >= len(frame.columns) or list(frame.columns) != [column.name for column in RESULTS]:
         return None
-    with contextlib.suppress(Exception):  # a user may have put anything into these columns
+    with contextlib.suppress(Exception), pd.option_context("display.show_dimensions", False):
+        # A user may have put anything into these columns.
         short = _short_frame(frame)
-        return short, _note(frame, short)
+        table, note = short._repr_html_(), _note(frame, short)  # type: ignore[operator]
+        return None if table is None else f"{table}<p>{markup.escape(note)}</p>", f"{short!r}\n\n{note}"
     return None
 
 
@@ -246,16 +249,19 @@ def _short_frame(results: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     names = ["axis", "group", "collective"]
-    names += [name for name in _DISTINCTIONS if results[name].nunique(dropna=False) > 1]
+    names += [name for name in _DISTINCTIONS if results[name].nunique(dropna=name in CALL) > 1]
+    most = pd.get_option("display.max_rows") or len(results)
+    is_shown = [min(row, len(results) - 1 - row) < most for row in range(len(results))]
     values = results[["time_us", "time_us_lo", "time_us_hi", "busbw_gbs"]].to_numpy("float64", na_value=math.nan)
-    digits = [significant_digits(time_us, low, high) for time_us, low, high, _ in values]
+    texts = [
+        _number_texts(None if size is pd.NA else size, *row) if shown else ("",) * 4
+        for row, size, shown in zip(values.tolist(), results["size_bytes"], is_shown, strict=True)
+    ]
+    columns = zip(*texts, strict=True) if texts else [()] * 4
     return pd.DataFrame(
         {
             **{name: results[name] for name in names},
-            "size": ["–" if size is pd.NA else format_size(size) for size in results["size_bytes"]],
-            "time_us": [format_number(row[0], n) for row, n in zip(values, digits, strict=True)],
-            "95 % interval": [_interval_text(low, high) for _, low, high, _ in values],
-            "busbw_gbs": [format_number(row[3], n) for row, n in zip(values, digits, strict=True)],
+            **dict(zip(("size", "time_us", _unbroken("95 % interval"), "busbw_gbs"), columns, strict=True)),
             "n_wrong": results["n_wrong"],
             "status": results["status"],
         },
@@ -263,8 +269,30 @@ def _short_frame(results: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _interval_text(low: float, high: float) -> str:
-    return "–" if math.isnan(low) else f"{format_number(low)} – {format_number(high)}"
+def _number_texts(size: int | None, time_us: float, low: float, high: float, busbw: float) -> tuple[str, str, str, str]:
+    """Write size, time, interval and bandwidth of a row."""
+    n_digits = significant_digits(time_us, low, high)
+    return (
+        "–" if size is None else _unbroken(format_size(size)),
+        format_number(time_us, n_digits),
+        _interval_text(time_us, low, high, n_digits),
+        format_number(busbw, n_digits),
+    )
+
+
+def _interval_text(time_us: float, low: float, high: float, n_digits: int) -> str:
+    """Write an interval of a time with the last digit that the time has."""
+    if not (math.isfinite(low) and math.isfinite(high) and time_us > 0):
+        return "–"
+    decimals = n_digits - 1 - math.floor(math.log10(time_us))
+    if n_digits == 3:
+        decimals = max(decimals, 0)
+    return _unbroken(" – ".join(f"{round(end, decimals):,.{max(decimals, 0)}f}" for end in (low, high)))
+
+
+def _unbroken(text: str) -> str:
+    """Return a text that no line break divides."""
+    return text.replace(THIN, "\N{NARROW NO-BREAK SPACE}").replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _note(frame: pd.DataFrame, short: pd.DataFrame) -> str:

@@ -59,6 +59,9 @@ _DASHES: Sequence[Any] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5
 _LEADER = 26.0  # width of a leading line between the axes and a label, in points
 _HANDLE = 52.0  # width of a legend's handle with the space around it, in points
 _TEXT = 9.0
+# Panels of crowded curves, one per axis of the mesh: the distance between two, the height of the name of one above it,
+# the width of their legend, and their minimum width and height, in points.
+_FACET_GAP, _HEADING, _LEGEND, _LEAST_FACET = 26.0, 15.0, 130.0, 120.0
 _SIZE_STEPS = (1, 2, 3, 4, 5, 10)  # Octaves between two ticks. One tick is always at 1 KiB.
 
 
@@ -135,6 +138,7 @@ def bandwidth(
         references=references,
         bounded=bounded,
         predicted=predicted,
+        may_split=ax is None,
     )
 
 
@@ -148,8 +152,13 @@ def draw_bandwidth(
     references: Mapping[str, float] | None = None,
     bounded: pd.DataFrame | None = None,
     predicted: Prediction | None = None,
+    may_split: bool = False,
 ) -> Axes:
     """Draw the lines of results as `bandwidth` does. `bounded` are the same rows with their bounds."""
+    is_plain = bounded is None and predicted is None and not references
+    if may_split and is_plain and (facets := _facets(ax, lines)):
+        _draw_facets(ax, results, facets, earlier, f"{_BANDWIDTHS[y]} (GB/s)")
+        return ax
     lines, references = with_groups(lines), dict(references or {})
     _prepare(ax)
     if bounded is not None:
@@ -167,6 +176,67 @@ def draw_bandwidth(
         ax.plot(line.size, line.value, color=style["color"], linewidth=1.3, linestyle=(0, (1, 1.6)), zorder=1.8)
     draw_lines(ax, lines, earlier)
     return ax
+
+
+def _facets(ax: Axes, lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """Return the lines by axis of the mesh, named without it. Empty if one plot shows them well, or has no room."""
+    facets: dict[str, list[Line]] = {}
+    for line in lines:
+        words = line.name.split(SEPARATOR)
+        axis = next((word for word in words if word.split(",")[0] == str(line.keys.get("axis"))), "")
+        name = SEPARATOR.join(word for word in words if word != axis)
+        facets.setdefault(axis, []).append(replace(line.without_groups(), name=name))
+    figure = ax.get_figure(root=True)
+    is_crowded = len(lines) > _MOST_LABELS and len(facets) > 1 and len(facets) < len(lines) and "" not in facets
+    width, height = axes_size(ax)
+    is_crowded = is_crowded and any(map(len, lines))
+    has_room = (width - _LEGEND) / len(facets or "1") >= _LEAST_FACET and height >= _LEAST_FACET
+    return facets if is_crowded and has_room and figure is not None and figure.get_layout_engine() is None else {}
+
+
+def _draw_facets(
+    ax: Axes, results: pd.DataFrame, facets: Mapping[str, Sequence[Line]], earlier: Sequence[Line], label: str
+) -> None:
+    """Draw a panel per axis of the mesh, with the same scales and one legend."""
+    from matplotlib.lines import Line2D
+
+    lines = [line for members in facets.values() for line in members]
+    names = list(dict.fromkeys(line.name for line in lines))
+    styles = dict(zip(names, _styles([replace(lines[0], name=name) for name in names]), strict=True))
+    handles = [Line2D([], [], markersize=4, linewidth=1.8, label=name, **styles[name]) for name in names]
+    handles += [Line2D([], [], color=PREVIOUS, linewidth=1.2, label="previous run")] * bool(earlier)
+    ax.set_axis_off()
+    reserve(
+        ax, left=_MARGINS.left, below=_MARGINS.below, right=max(text_width(name, _TEXT) for name in names) + _HANDLE
+    )
+    above = set_title(ax, title_parts(results), note=stroke_note(lines), gap=_HEADING)
+    reserve(ax, above=above)
+    ax.legend(handles=handles, fontsize=_TEXT, **_legend_place(ax, names))
+    figure, box = ax.get_figure(root=True), ax.get_position()
+    assert figure is not None
+    gap = _FACET_GAP / (72 * figure.get_size_inches()[0])
+    wide = (box.width - gap * (len(facets) - 1)) / len(facets)
+    sizes = _concatenate([line.size for line in (*lines, *earlier)] + [line.wrong_size for line in lines])
+    highest = _concatenate(line.high for line in lines)
+    top = np.nanmax([0.0, *_values(lines, earlier), *highest])
+    for index, (axis, members) in enumerate(facets.items()):
+        panel = figure.add_axes((box.x0 + index * (wide + gap), box.y0, wide, box.height))
+        light_grid(panel)
+        panel.set_ylim(0, top * 1.08 if top > 0 else 1)
+        panel.annotate(axis, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points", fontsize=_TEXT + 1)
+        for line in earlier:
+            if str(line.keys.get("axis")) == str(members[0].keys.get("axis")) and len(line):
+                panel.plot(line.size, line.value, color=PREVIOUS, linewidth=1.2)
+        for line in members:
+            _draw_band(panel, line, styles[line.name]["color"])
+            panel.plot(line.size, line.value, markersize=4, linewidth=1.8, **styles[line.name])
+            panel.plot(line.wrong_size, line.wrong_value, "x", color=WRONG, markersize=8, markeredgewidth=2.2, zorder=4)
+        scale_sizes(panel, float(sizes.min()), float(sizes.max()))
+        panel.set_xlabel("message size")
+        if index:
+            panel.tick_params(labelleft=False)
+        else:
+            panel.set_ylabel(label)
 
 
 def _predicted_lines(lines: Sequence[Line], predicted: Prediction) -> list[Line]:
@@ -264,7 +334,10 @@ def run_figure(run: RunData, *, previous: pd.DataFrame | None = None) -> Figure 
     figsize = (_WIDTH, 3.6)
     figure = Figure(figsize)
     figure.set_label(SEPARATOR.join(title_parts(results)))
-    bandwidth(results, ax=figure.add_axes(curve_box(figsize)), previous=previous)
+    earlier = [] if previous is None else lines_of(previous, "busbw_gbs")
+    draw_bandwidth(
+        figure.add_axes(curve_box(figsize)), results, lines_of(results, "busbw_gbs"), earlier, may_split=True
+    )
     return figure
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ from meshlab.plots._style import (
     set_title,
     text_colors,
     text_width,
+    wrap_title,
+    wrap_words,
 )
 from meshlab.topology.model._arrays import link_codes
 from meshlab.topology.model._cluster import Cluster
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 _POINTS = 9.0
 _CELL = 30.0  # points per cell in a new figure, if the side is at most _LARGEST
+_APART = 9.0  # points between two headers of columns
 _LARGEST = 900.0
 _WITHOUT_WORDS = 620.0  # points per side if the cells have no room for words
 _MOST_WORDS = 1700
@@ -114,7 +118,10 @@ def links(cluster: ClusterLike | Node, node: int | str | None = None, *, ax: Axe
 
 def _page(names: list[str], kinds: list[str], size: int) -> tuple[float, float, Margins]:
     """Return width and height of a new figure, and its margins, in points."""
-    side = max(_CELL * size, 150.0) if _CELL * size <= _LARGEST else _WITHOUT_WORDS
+    # Headers that are closer than two spaces to each other read like one.
+    cell = max(_CELL, *(text_width(name, _POINTS) + _APART for name in names)) if len(names) == size else _CELL
+    cell = cell if cell * size <= _LARGEST else _CELL
+    side = max(cell * size, 150.0) if cell * size <= _LARGEST else _WITHOUT_WORDS
     left = text_width(max(names, key=len), _POINTS) + 16
     right = max([80.0, *(text_width(_meaning(kind), _POINTS) for kind in kinds)]) + 50
     margins = Margins(left, 12.0, right, left + 30)
@@ -169,7 +176,7 @@ def _write_ends(ax: Axes, names: dict[int, str], size: int) -> None:
             ticks.append(index)
     labels = [names[index] for index in ticks]
     apart = min((b - a for a, b in pairwise(ticks)), default=size) * cell
-    flat = max(text_width(label, _POINTS) for label in labels) < apart - 4
+    flat = max(text_width(label, _POINTS) for label in labels) <= apart - 0.8 * _APART
     ax.set_xticks(ticks, labels, rotation=0 if flat else 90)
     ax.set_yticks(ticks, labels)
     ax.tick_params(length=0, labelsize=_POINTS, top=True, bottom=False, labeltop=True, labelbottom=False)
@@ -210,8 +217,9 @@ Floats = npt.NDArray[np.float64]
 def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     r"""Draw the measured pairs of ranks as a matrix. Light cells are fast links, and slow pairs have a red frame.
 
-    A pair is slow if its bandwidth is below 0.8 of the median, or its time is above the median divided by 0.8. The
-    title names the slowest pairs.
+    A pair is slow if its bandwidth is below 0.8 of the median, or its time is above the median divided by 0.8, unless
+    the interval of its time contains the median. The title names the slowest pairs. No pair is judged if the ranks
+    shared cores or GPUs.
 
     Parameters
     ----------
@@ -250,18 +258,25 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     is_time = attrs["value"] == "time_us"
     side = float(np.clip(_MATRIX_CELL * len(values), _LEAST, _MOST))
     ax = open_axes(ax, side + 130, side + 96)
-    slow = slow_cells(values, is_time)
+    slow = slow_cells(values, is_time) & ~_within_noise(cells)
     parts = [
         f"{attrs.get('collective', '')} {format_size(attrs['size_bytes']) if 'size_bytes' in attrs else ''}".strip(),
         "both directions" if attrs.get("collective") == "send_recv" else "",
         *(str(attrs.get(name, "")) for name in ("axis", "where", "mode")),
     ]
     verdict = matrix_verdict(cells, values, slow, is_time)
+    if shared := attrs.get("oversubscribed"):
+        slow[:] = False
+        verdict = f"No pair is judged, because {shared}"
+    parts = [part for part in parts if part]
     widest = text_width(format_time_us(1234) if is_time else format_bandwidth(12.3), _POINTS)
     # The labels of the colour bar are at its right, and those of the columns are below the title, which
     # matplotlib moves above them.
     reserve(ax, right=widest + 16)
-    reserve(ax, above=set_title(ax, [part for part in parts if part], verdict=verdict) + 3.8 * _POINTS)
+    n_title = _parts_in_title(ax, parts, verdict)
+    gap = 3.2 * _POINTS if parts[n_title:] else 0.0
+    height = set_title(ax, parts[:n_title], verdict=verdict, note=parts[n_title:], gap=gap)
+    reserve(ax, above=height + 3.8 * _POINTS - gap)
     # The bar takes a twelfth of the width. In wider axes the matrix would move to it, and the title over the edge.
     reserve(ax, right=free_right(ax) - 1.09 * axes_size(ax)[1])
     goodness = -values if is_time else values  # the lightest colour is the best value
@@ -273,6 +288,22 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     _name_ends(ax, cells)
     color_bar(ax, image, lambda value: format_time_us(-value) if is_time else format_bandwidth(value))
     return ax
+
+
+def _parts_in_title(ax: Axes, parts: Sequence[str], verdict: str) -> int:
+    """Return how many parts fit a second line of the title. The others are a note in smaller type."""
+    width = 0.94 * room_right(ax)
+    if "\n" in wrap_words(verdict, width):
+        return 0
+    return next((n for n in range(len(parts), 1, -1) if "\n" not in wrap_title(parts[:n], width)), min(len(parts), 1))
+
+
+def _within_noise(cells: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Select the pairs whose interval contains the median, so that they are not clearly slow."""
+    noisy = np.zeros(cells.shape, dtype=bool)
+    for source, target in cells.attrs.get("within_noise", ()):
+        noisy[cells.index.get_loc(source), cells.columns.get_loc(target)] = True
+    return noisy
 
 
 def _cells(run: Any, choice: dict[str, Any]) -> pd.DataFrame:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _POINTS = 9.0
 _ROW = 15.0  # points per rank in a new figure, up to _HIGHEST
 _WIDTH, _HIGHEST = 518.0, 480.0  # points of a new figure
-_BELOW, _BAR_TEXT = 38.0, 62.0  # points for the label below the axes, and for those of the colour bar
+_BELOW, _BAR_TEXT = 38.0, 44.0  # points for the label below the axes, and for the colour bar beside its numbers
 
 Floats = npt.NDArray[np.float64]
 
@@ -213,7 +213,8 @@ def batches(
     ax.set_xlabel(f"batch ({', '.join(filter(None, counts))})")
     label = "start after the first rank" if part.is_aligned else "excess time over the fastest"
     extend: Any = "max" if part.values.max() > top else "neither"
-    reserve(ax, right=_BAR_TEXT)
+    widest = max(text_width(format_time_us(time), _POINTS) for time in (top, 0.888 * top))
+    reserve(ax, right=_BAR_TEXT + widest)
     color_bar(ax, image, lambda time: format_time_us(time) if time else "0", label=label, extend=extend)
     return ax
 
@@ -292,8 +293,9 @@ def _verdict(late: pd.DataFrame, is_aligned: bool) -> str:
 
 def _open(ax: Axes | None, part: _Part) -> Axes:
     """Return the axes with their title and the names of the ranks."""
-    ax = open_axes(ax, _WIDTH, min(110 + _ROW * max(len(part.ranks), 4), _HIGHEST))
-    above = set_title(ax, part.title, verdict=f"{part.verdict[:1].upper()}{part.verdict[1:]}")
+    ax = open_axes(ax, _WIDTH, min(120 + _ROW * max(len(part.ranks), 5), _HIGHEST))
+    # The markers of spikes are on the upper edge of the map.
+    above = set_title(ax, part.title, verdict=f"{part.verdict[:1].upper()}{part.verdict[1:]}", gap=5.0)
     left = text_width(f"▸ rank {max(part.ranks)}", _POINTS, weight="bold") + 10
     reserve(ax, left=left, above=above, below=_BELOW)
     _name_ranks(ax, part)

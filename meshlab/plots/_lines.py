@@ -94,6 +94,17 @@ class Line:
         names = ("size", "value", "low", "high")
         return Line.of(*(np.append(getattr(self, name), getattr(other, name)) for name in names))
 
+    def as_times(self) -> Line:
+        """Return the times in µs of a line of bus bandwidth. They are missing if its collective is unknown."""
+        collective, n_ranks = self.keys.get("collective"), self.keys.get("n_ranks")
+        if collective is None or n_ranks is None:
+            return replace(self, value=np.full_like(self.value, np.nan), low=self.low * np.nan, high=self.high * np.nan)
+        ones, n = np.ones_like(self.size), len(self)
+        moved = bandwidth([str(collective)] * n, self.size, ones * float(n_ranks), ones)[1]  # in one µs
+        with np.errstate(divide="ignore", invalid="ignore"):
+            low, high, groups = moved / self.high, moved / self.low, moved / self.groups
+            return replace(self, value=moved / self.value, low=low, high=high, groups=groups)
+
     @property
     def has_band(self) -> bool:
         """True if at least one point has an interval."""
@@ -310,7 +321,11 @@ _NO_LINES: Mapping[str, Line] = MappingProxyType({})
 
 
 def pack_lines(
-    series: Mapping[str, Line], *, previous: Mapping[str, Line] = _NO_LINES, predicted: Mapping[str, Line] = _NO_LINES
+    series: Mapping[str, Line],
+    *,
+    previous: Mapping[str, Line] = _NO_LINES,
+    predicted: Mapping[str, Line] = _NO_LINES,
+    overlaid: Mapping[str, Line] = _NO_LINES,
 ) -> dict[str, Any]:
     """Return lines by name in the format of js/curve.js: a list of their shapes, the points of all, and a note."""
     drawn = [
@@ -318,7 +333,7 @@ def pack_lines(
         for name, line in zip(series, with_groups(list(series.values())), strict=True)
     ]
     note = SEPARATOR.join(stroke_note(line for _, line, _ in drawn))
-    for kind, lines in (("previous", previous), ("predicted", predicted)):
+    for kind, lines in (("previous", previous), ("predicted", predicted), ("overlaid", overlaid)):
         drawn += [(name, line.without_groups(), kind) for name, line in lines.items()]
     return {
         "lines": [

@@ -66,6 +66,7 @@ _HEADING = 15.0  # height of a line above a panel, in points
 _MOST_PANELS = 12
 _MOST_MEMBERS = 6
 _MOST_SIZES = 48
+_SUMMARY_ROW, _MOST_ROWS = 17.0, 12  # height of a row of the summary in points, and their number
 _WIDEST = 4.0  # intervals beyond this ratio, or beyond its inverse, are clipped, unless many ratios are there
 
 # Ticks of the ratio scale, from fine to coarse. The finest ones whose labels do not overlap are used.
@@ -97,7 +98,8 @@ def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     of an axis are next to each other at each size. The shape of a marker is the verdict: triangles are clearly slower
     (up) or faster (down), dots are the same, and rings are unclear. Bars are 95 % intervals, if available, and an arrow
     at the edge means that the interval continues. Ratios inside the band are too small to matter. A wrong result has a
-    red cross instead of a ratio. The title counts the verdicts of all rows.
+    red cross instead of a ratio. The title counts the verdicts of all rows. If all are unclear, a new figure has one
+    line per collective and axis, with the ratios of all sizes.
 
     Parameters
     ----------
@@ -133,6 +135,8 @@ def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     if not frame["ratio"].notna().any():
         notes = ", ".join(str(note) for note in comparison.rows["note"].unique() if note)
         raise BenchError(f"nothing to draw: no row has a ratio ({notes or 'the comparison has no rows'})")
+    if ax is None and (frame["verdict"] == "UNCLEAR").all() and frame["size_bytes"].nunique() > 1:
+        return _draw_summary(comparison, frame)
     sizes, panels, omitted = _panels(frame, _MOST_PANELS if ax is None else min(_MOST_PANELS, _most_panels(ax)))
     labels = [format_size(size) if np.isfinite(size) else "no size" for size in sizes]
     left = max(text_width(label, tick_size()) for label in labels) + 34
@@ -161,6 +165,33 @@ def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     is_one = len(panels) == 1
     ax.set_xlabel("time after / before  (above 1 is slower)", labelpad=4.0 if is_one else 23.0)
     ax.set_ylabel("message size", labelpad=4.0 if is_one else left - 28)
+    return ax
+
+
+def _draw_summary(comparison: Comparison, frame: pd.DataFrame) -> Axes:
+    """Draw one row per panel of the full figure, with the ratios of all its sizes: no row of it has a verdict."""
+    import pandas as pd
+
+    plain = frame.drop(columns=[name for name in _MEMBER if name in frame])
+    columns = list(dict.fromkeys(["collective", *distinguishing_columns(plain)]))
+    parts = [rows for _, rows in frame.groupby(columns, dropna=False, sort=False)]
+    omitted = [f"{_MOST_ROWS} of {len(parts)} rows are drawn"] if len(parts) > _MOST_ROWS else []
+    names = []
+    for rows in parts[:_MOST_ROWS]:
+        first = rows.iloc[0].drop(labels=[name for name in _MEMBER if name in rows])
+        names.append(row_name(first, columns, is_line=True))
+    places = np.repeat(np.arange(len(names), dtype=np.float64), [len(rows) for rows in parts[:_MOST_ROWS]])
+    panel = _Panel("", "", pd.concat(parts[:_MOST_ROWS]), places, 1)
+    left = max(text_width(name, tick_size()) for name in names) + 16
+    ax = open_axes(None, _WIDTH_OF_ONE, _WIDTH_OF_ONE, Margins(left, _BELOW, 12.0, _ABOVE))
+    reserve(ax, left=left, right=8.0, below=_BELOW)
+    above = _set_title(ax, comparison, frame, omitted, gap=0.0)
+    set_height(ax, _SUMMARY_ROW * len(names), above=above, below=_BELOW)
+    bounds = _bounds([panel], comparison.effect)
+    _draw_panel(ax, panel, len(names), comparison.effect, bounds)
+    _scale_sizes(ax, names, is_labelled=True)
+    _scale_ratios(ax, bounds, is_labelled=True)
+    ax.set_xlabel("time after / before at each size  (above 1 is slower)")
     return ax
 
 
@@ -342,14 +373,19 @@ def _split(ax: Axes, n: int, n_columns: int, heading: float) -> Iterator[Axes]:
         yield ax.inset_axes((column * (wide + across), 1 - (line + 1) * tall - line * down, wide, tall))
 
 
-def _draw_panel(ax: Axes, panel: _Panel, n_sizes: int, effect: float, bounds: tuple[float, float]) -> None:
-    """Draw the rows of a panel: intervals, markers, and arrows at the edges for everything outside the bounds."""
-    low, high = bounds
+def _draw_frame(ax: Axes, n_sizes: int, effect: float, bounds: tuple[float, float]) -> None:
+    """Draw the scale of the ratios, and the band of those that are too small to matter."""
     ax.set_xscale("log")
-    ax.set_xlim(low, high)
+    ax.set_xlim(*bounds)
     ax.set_ylim(n_sizes - 0.4, -0.6)
     ax.axvspan(1 / (1 + effect), 1 + effect, color=PREVIOUS, alpha=0.18, linewidth=0)
     ax.axvline(1, color=PREVIOUS, linewidth=1)
+
+
+def _draw_panel(ax: Axes, panel: _Panel, n_sizes: int, effect: float, bounds: tuple[float, float]) -> None:
+    """Draw the rows of a panel: intervals, markers, and arrows at the edges for everything outside the bounds."""
+    low, high = bounds
+    _draw_frame(ax, n_sizes, effect, bounds)
     if panel.n_members > 1:
         ax.hlines(np.arange(n_sizes - 1) + 0.5, low, high, color=PREVIOUS, alpha=0.35, linewidth=0.5)
     pitch = axes_size(ax)[1] / n_sizes / panel.n_members

@@ -15,9 +15,9 @@ from meshlab.diagnosis._explanation import Explanation
 from meshlab.mesh._mesh import MeshLike
 from meshlab.plots._chosen_rings import chosen_ring
 from meshlab.plots._ring_curves import POINTS, bowed_curves, draw_hops, draw_hosts, draw_ranks
-from meshlab.plots._style import PALETTE, Margins, axes_size, open_axes, reserve, set_title, text_width
+from meshlab.plots._style import PALETTE, Margins, axes_size, open_axes, reserve, set_title, text_width, write_beside
 from meshlab.topology.model._cluster import Cluster
-from meshlab.topology.model._levels import INNER_LEVELS, Ints
+from meshlab.topology.model._levels import HOST, INNER_LEVELS, Ints
 from meshlab.topology.model._links import Distance
 from meshlab.topology.model._presets import ClusterLike
 from meshlab.topology.placement._crossings import ring_hops
@@ -34,6 +34,8 @@ _WIDTH, _SCALE = 475.0, 150.0  # width of a new figure, and its largest radius, 
 _ARROW = 8.0  # length of an arrow in points
 _FEW_ARROWS = 16  # in a ring without room for one arrow per hop
 _MOST = 4096
+_REPEATED = PALETTE[5]  # the colour of links that the ring crosses several times
+_MOST_REPEATS = 40  # numbers at hops; beyond this, the legend alone has them
 # Line style of a hop by level, from the device outwards, and the depth of its curve towards the centre of the circle.
 _STYLES: tuple[Any, ...] = ((0, (1, 1)), "-", (0, (4, 1)), (0, (6, 1.5, 1, 1.5)), (0, (2, 1)), "-")
 _COLORS = (PALETTE[7], PALETTE[2], PALETTE[0], PALETTE[1], PALETTE[3], PALETTE[5])
@@ -74,7 +76,9 @@ def ring(
     """Draw the ring of a group as NCCL builds it, or the rings that NCCL chose in a log.
 
     The ring of a group visits every host once, in the order of its first rank. Hops over outer levels bend further
-    towards the centre. In a log, channels often have different rings: each order is drawn once, with its channels.
+    towards the centre. A number such as ``2×`` is at hops that share a link: between the sockets of a host, or the
+    uplink of a domain, which counts in one direction. In a log, channels often have different rings: each order is
+    drawn once, with its channels.
 
     Parameters
     ----------
@@ -146,7 +150,8 @@ def _draw_ring(placement: Placement, axis: str | Sequence[str] | None, ax: Axes 
     order, level, distance, gbs = ring_hops(placement.rank_map, ranks.array)
     kind = level.astype(np.int16) * 16 + distance  # a sort key: level, then distance
     names = _names_width(placement, order)
-    legend = 1.8 * (POINTS + 1) * len(np.unique(kind)) + 12
+    is_repeated = (crossings_of_links(placement, order, kind) > 1).any()
+    legend = 1.8 * (POINTS + 1) * (len(np.unique(kind)) + int(is_repeated)) + 12
     title = [f"{ranks.name}: ring of {size:,} ranks, clockwise", placement.cluster.title or placement.cluster.summary]
     if len(groups) > 1:
         title.insert(1, f"one of {len(groups):,} {groups.name} groups")
@@ -195,7 +200,8 @@ def _draw_hops(
 
     names = placement.cluster.level_names
     tapers = [1.0] * len(INNER_LEVELS) + [outer.taper for outer in placement.cluster.levels]
-    handles = []
+    handles: list[Any] = []
+    middles, hops_of = [], []
     with_arrow = np.zeros(len(order), dtype=bool)
     is_roomy = 2 * np.pi * _RADIUS * scale / len(order) > 2 * _ARROW
     with_arrow[:: 1 if is_roomy else math.ceil(len(order) / _FEW_ARROWS)] = True
@@ -205,6 +211,8 @@ def _draw_hops(
         look: Any = {"color": _COLORS[step], "linewidth": _WIDTHS[step], "linestyle": _STYLES[step]}
         curves = bowed_curves(where[is_kind], np.roll(where, -1, axis=0)[is_kind], _DEPTHS[step])
         draw_hops(ax, curves, look, curves[with_arrow[is_kind]], _ARROW / scale)
+        middles.append(curves[:, curves.shape[1] // 2])
+        hops_of.append(np.flatnonzero(is_kind))
         first = int(np.flatnonzero(is_kind)[0])
         word = names[kind // 16]
         if kind % 16 != Distance.UNKNOWN:
@@ -220,7 +228,61 @@ def _draw_hops(
     if width > 1.5 * height:
         right = (2 * (_NAMES * scale + _names_width(placement, order)) + 8) / width
         place = {"loc": "center left", "bbox_to_anchor": (right, 0.5)}
+    handles += _draw_repeats(ax, placement, order, kinds, np.concatenate(middles), np.concatenate(hops_of))
     ax.legend(handles=handles, fontsize=POINTS + 1, handlelength=3.4, labelspacing=0.8, frameon=False, **place)
+
+
+def _draw_repeats(
+    ax: Axes,
+    placement: Placement,
+    order: npt.NDArray[np.int32],
+    kinds: npt.NDArray[np.int16],
+    middles: npt.NDArray[np.float64],
+    hops: npt.NDArray[np.intp],
+) -> list[Any]:
+    """Write at each hop how often the ring crosses its link, if more than once. Return the entry of the legend."""
+    from matplotlib.lines import Line2D
+
+    counts = crossings_of_links(placement, order, kinds)[hops]
+    is_repeated = counts > 1
+    if not is_repeated.any():
+        return []
+    if is_repeated.sum() <= _MOST_REPEATS:
+        ground = {
+            "boxstyle": "round,pad=0.2",
+            "facecolor": ax.get_facecolor(),
+            "edgecolor": _REPEATED,
+            "linewidth": 1.0,
+        }
+        for (x, y), count in zip(middles[is_repeated], counts[is_repeated], strict=True):
+            look = {"ha": "center", "va": "center", "xycoords": "data", "bbox": ground, "gid": "repeat", "zorder": 6}
+            write_beside(ax, f"{count}×", (x, y), (0, 0), **look)
+    label = f"{is_repeated.sum():,} hops share a link with others, up to {counts.max()}×"
+    return [Line2D([], [], linestyle="none", marker="s", markersize=9, color=_REPEATED, fillstyle="none", label=label)]
+
+
+def crossings_of_links(
+    placement: Placement, order: npt.NDArray[np.int32], kinds: npt.NDArray[np.int16]
+) -> npt.NDArray[np.intp]:
+    """Return how often the ring crosses the busiest link of each hop: that of the sockets, or the uplink of a domain.
+
+    An uplink counts in one direction, because a ring always leaves a domain as often as it enters it.
+    """
+    rank_map = placement.rank_map
+    counts = np.ones(len(order), dtype=np.intp)
+    level, distance = kinds // 16, kinds % 16
+    between_sockets = distance == Distance.SYS
+    host = rank_map.node[order]
+    for node in np.unique(host[between_sockets]):
+        shared = between_sockets & (host == node)
+        counts[shared] = shared.sum()
+    for index in range(HOST + 1, len(rank_map.domains)):
+        domain = rank_map.domains[index][order]
+        leaves = (level > index) & (domain != np.roll(domain, -1))
+        for name in np.unique(domain[leaves]):
+            shared = leaves & (domain == name)
+            counts[shared] = np.maximum(counts[shared], shared.sum())
+    return counts
 
 
 def _draw_hosts(

@@ -37,6 +37,7 @@ _ROW, _TWO_LINES = 17.0, 29.0  # height of a bar with a label of one or two line
 _BAR = 11.0
 _LINE = 12.0
 _WIDTH = 8.0  # width of a new figure, in inches
+_LEFT = 18.0  # beside the names of the layouts, in points: hinting widens them at some resolutions
 _LEAST_BAR = 120.0  # Minimum width of the bars, in points. If there is less, the numbers at their ends are omitted.
 _SHORTENED = 0.55  # if computation takes a larger share of every bar, its beginning is cut off
 _CUT = 0.12  # width of the shortened computation before the first difference, as a share of the bars' width
@@ -84,7 +85,7 @@ def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> A
     frame = layouts.frame(most)
     theme = current_theme()
     labels = [_label(row) for _, row in frame.iterrows()]
-    left = max(text_width(line, _TEXT) for lines in labels for line in lines) + 12
+    left = max(text_width(line, _TEXT) for lines in labels for line in lines) + _LEFT
     row = _TWO_LINES if max(map(len, labels)) > 1 else _ROW
     is_new = ax is None
     ax = open_axes(ax, _WIDTH * 72, _WIDTH * 72, Margins(left, 57.0, 8.0, 57.0))
@@ -96,7 +97,7 @@ def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> A
     room = room_right(ax) - _LEAST_BAR
     if right + bracket > room:
         ends, right = [], 0.0
-    dropped = _dropped_lines(layouts, room_right(ax) + left - 12)
+    dropped = _dropped_lines(layouts, room_right(ax) + left - _LEFT)
     above = _set_title(ax, layouts, frame, theme)
     below = 34 + _LINE * (len(dropped) + bool(dropped))
     if not is_new and _figure_height(ax) - above - below < _LINE * len(frame):
@@ -110,7 +111,7 @@ def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> A
         write_beside(ax, end, (1, number), (4, 0), **_OF_ROW)
     _draw_ties(ax, ties, right, theme)
     for number, (indent, line) in enumerate(dropped):
-        shift = 6 + indent - left, -34 - _LINE * (number + 1)
+        shift = _LEFT - 6 + indent - left, -34 - _LINE * (number + 1)
         write_beside(ax, line, (0, 0), shift, color=theme.ink2, gid="dropped")
     return ax
 

@@ -93,6 +93,7 @@ def free_right(ax: Axes) -> float:
 
 
 Box = tuple[float, float, float, float]  # left, bottom, width and height of axes, as fractions of their figure
+_LEAST_SCALE = 0.75  # of an SVG in a narrow page: type of 9 points is then 9 pixels high
 _EDGE = 4.0  # free width at the right edge of a figure, in points
 
 
@@ -200,7 +201,7 @@ def _themed_figure() -> type[Figure]:
         """A figure with an HTML form, which front ends prefer to PNG."""
 
         def _repr_html_(self) -> str:
-            return figure_svg(self, label=_titles(self))
+            return f'<div style="overflow-x:auto">{figure_svg(self, label=_titles(self))}</div>'
 
     return ThemedFigure
 
@@ -343,9 +344,9 @@ def figure_svg(figure: Figure, *, label: str = "") -> str:
 
     The colours of text and background in the current matplotlib style become ``currentColor`` and the page's
     ``--ml-paper``. The colours of the machine's picture become ``light-dark(…)``. All other colours are kept. Text
-    remains text, in the system's sans-serif font. The figure has its
-    natural width and shrinks with its container. It contains no date and no version, and the same figure always
-    returns the same string.
+    remains text, in the system's sans-serif font. The figure has its natural width and shrinks with its container, but
+    not below three quarters, where its type would be unreadable. It contains no date and no version, and the same
+    figure always returns the same string.
 
     Parameters
     ----------
@@ -409,7 +410,8 @@ def _open_tag(text: str, figure: Figure, label: str) -> str:
     tag = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
         f'aria-label="{escape(label)}" viewBox="0 0 {width:g} {height:g}" fill="currentColor" '
-        f'stroke-linejoin="round" stroke-linecap="butt" style="width:{width / 72:g}in;max-width:100%;height:auto">'
+        f'stroke-linejoin="round" stroke-linecap="butt" style="width:{width / 72:g}in;'
+        f'min-width:{_LEAST_SCALE * width / 72:.4g}in;max-width:100%;height:auto">'
     )
     return tag + text[text.index(">") + 1 :]
 

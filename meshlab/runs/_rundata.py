@@ -23,6 +23,7 @@ from meshlab.frames._schema import (
     devices_frame,
     empty_results,
     empty_samples,
+    loads_frame,
 )
 from meshlab.frames._statistics import bandwidth
 from meshlab.frames._table import ResultsTable, results_table, run_html
@@ -30,6 +31,7 @@ from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
 from meshlab.plans._steps import Step
 from meshlab.runs._certainty import Certainty
+from meshlab.runs._host_loads import loads_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -332,6 +334,22 @@ class RunData:
         with self._lock:
             rows = list(self.condition_rows)
         return conditions_frame(rows)
+
+    @property
+    def loads(self) -> pd.DataFrame:
+        """One row per core, GPU and network card at each reading of `conditions`: load, traffic, clock and throttling.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     results = (run := ml.bench(engines, sizes="1K, 4K")).wait()
+        >>> "core 0" in set(run.loads["device"])
+        True
+        """
+        with self._lock:
+            rows = list(self.condition_rows)
+        return loads_frame([load for row in rows for load in loads_of(row)])
 
     @property
     def attrs(self) -> dict[Any, Any]:

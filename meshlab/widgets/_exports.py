@@ -15,6 +15,7 @@ from meshlab.mesh.interop._frameworks import FRAMEWORKS
 from meshlab.prediction._step_parts import CAVEAT, range_text, seconds_text
 from meshlab.widgets._edits import Design
 from meshlab.widgets._jobs import job_code
+from meshlab.widgets._picture import PAGE_NOTE
 from meshlab.widgets._source import python
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def _groups(workbench: Workbench) -> tuple[str, str, str]:
 def _page(workbench: Workbench) -> tuple[str, str, str]:
     from meshlab.widgets._page import page_of
 
-    return "page.html", "text/html", page_of(workbench, title=str(workbench.mesh), note=workbench.summary)
+    note = f"{workbench.summary}. {PAGE_NOTE} Show code has the program."
+    return "page.html", "text/html", page_of(workbench, title=str(workbench.mesh), note=note)
 
 
 def _run_report(workbench: Workbench) -> tuple[str, str, str]:

@@ -20,6 +20,7 @@ from meshlab.plans._options import OPTIONS, option_texts
 from meshlab.plots._lines import GrowingLines, Key, Line, line_key, line_names, pack_lines
 from meshlab.plots._style import PALETTE
 from meshlab.widgets._details import details_of
+from meshlab.widgets._readings import load_state
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,14 +50,15 @@ class RunView(Protocol):
     _curve: dict[str, Any]
     _late: dict[str, Any]  # The lateness of every rank in the latest step with aligned starts. Empty without one.
     _details: list[dict[str, Any]]  # the tabs of a run that has ended, see `details_of`
+    _load: dict[str, Any]  # the record of the hosts during the run, see `load_state`
 
     def hold_sync(self) -> AbstractContextManager[None]: ...
 
 
-def run_traits() -> tuple[Any, Any, Any, Any]:
-    """Return new synced traits for `_run`, `_curve`, `_late` and `_details` of a widget class."""
-    run, curve, late = (traitlets.Dict().tag(sync=True) for _ in range(3))
-    return run, curve, late, traitlets.List(traitlets.Dict()).tag(sync=True)
+def run_traits() -> tuple[Any, Any, Any, Any, Any]:
+    """Return new synced traits for `_run`, `_curve`, `_late`, `_details` and `_load` of a widget class."""
+    run, curve, late, load = (traitlets.Dict().tag(sync=True) for _ in range(4))
+    return run, curve, late, traitlets.List(traitlets.Dict()).tag(sync=True), load
 
 
 class RunFollower:
@@ -72,13 +74,14 @@ class RunFollower:
         *,
         predicted: Mapping[str, Line] = _NO_LINES,  # by the name of the measured line
         references: Mapping[str, float] = MappingProxyType({}),  # in GB/s
+        overlaid: Mapping[str, Line] | None = None,  # lines of other runs. None for those of the previous run, in grey
     ) -> None:
         if not isinstance(run, Run):
             raise BenchError(f"run must be a live Run, not {type(run).__name__}", hint="display a saved run as it is")
         self._run: Run | None = run
         self._view = view
         self._lock = threading.Lock()
-        self._n_rows = self._n_parts = 0
+        self._n_rows = self._n_parts = self._n_readings = 0
         self._is_finishing = self._is_left = False
         self.is_over = threading.Event()
         self._when_over: list[Callable[[], None]] = []
@@ -89,8 +92,9 @@ class RunFollower:
         self._growing = GrowingLines(self._names)
         self._lines: dict[Key, Line] = {}
         self._predicted, self._references = predicted, references
+        self._overlaid: Mapping[str, Line] = overlaid or _NO_LINES
         with _last_lock:
-            lines, results = _last.get(_place(run), ({}, None))
+            lines, results = _last.get(_place(run), ({}, None)) if overlaid is None else ({}, None)
         shared = [key for key in self._names if key in lines]
         self._previous_lines = {self._names[key]: lines[key] for key in shared} if results is not None else {}
         self.previous: pd.DataFrame | None = None
@@ -101,7 +105,7 @@ class RunFollower:
         self._range = (min(sizes), max(sizes)) if min(sizes) < max(sizes) else None
         self._title = _title(run)
         with view.hold_sync():
-            view._late, view._details = {}, []
+            view._late, view._details, view._load = {}, [], {}
             self._show_curve()
         self._unsubscribe: Callable[[], None] = lambda: None  # the run may end before subscribe() returns
         self._unsubscribe = run.subscribe(self._update)
@@ -128,6 +132,13 @@ class RunFollower:
                 self._when_over.append(act)
                 return
         act()
+
+    def overlay(self, lines: Mapping[str, Line]) -> None:
+        """Draw lines of other runs, in place of those so far."""
+        with self._lock:
+            self._overlaid = lines
+            if not self._is_left:
+                self._show_curve()
 
     def leave(self) -> None:
         """Stop following: the view shows another run."""
@@ -165,6 +176,12 @@ class RunFollower:
                 self._show_curve()
                 if late:
                     self._view._late = late
+                self._show_load(run)
+
+    def _show_load(self, run: Run) -> None:
+        if len(run.condition_rows) != self._n_readings:
+            self._n_readings = len(run.condition_rows)
+            self._view._load = load_state(run)
 
     def _show_curve(self) -> None:
         self._view._curve = curve_state(
@@ -172,6 +189,7 @@ class RunFollower:
             {line.name: line for line in self._lines.values() if len(line)},
             previous=self._previous_lines if len(self._names) <= _MOST_WITH_PREVIOUS else {},
             predicted=self._predicted,
+            overlaid=self._overlaid,
             references=self._references,
             x_range=self._range,
         )
@@ -188,6 +206,7 @@ class RunFollower:
             self._remember(run)
             if not self._is_left:
                 self._view._details = details_of(run)
+                self._show_load(run)
         finally:
             # Also after an error in a chart, because the notebook needs its static figure. The functions run without
             # the lock, which one that calls `when_over` would wait for.
@@ -222,10 +241,14 @@ def curve_state(
     *,
     previous: Mapping[str, Line] = _NO_LINES,
     predicted: Mapping[str, Line] = _NO_LINES,
+    overlaid: Mapping[str, Line] = _NO_LINES,
     references: Mapping[str, float] = MappingProxyType({}),
     x_range: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
-    """Return a chart of bus bandwidth for the trait `_curve`."""
+    """Return a chart of bus bandwidth for the trait `_curve`, and as ``latency`` what is different in one of times."""
+    kinds = {"previous": previous, "predicted": predicted, "overlaid": overlaid}
+    times = {kind: {name: line.as_times() for name, line in lines.items()} for kind, lines in kinds.items()}
+    latency = pack_lines({name: line.as_times() for name, line in series.items()}, **times)
     return {
         "title": title,
         "x_label": "message size",
@@ -236,7 +259,8 @@ def curve_state(
         "references": dict(references),
         "height": 320,
         "palette": list(PALETTE),
-        **pack_lines(series, previous=previous, predicted=predicted),
+        **pack_lines(series, **kinds),
+        "latency": {"y_label": "time", "y_unit": "µs", "y_scale": "log", "references": {}, **latency},
     }
 
 

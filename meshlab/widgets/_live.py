@@ -53,7 +53,7 @@ class LiveView(anywidget.AnyWidget):
     _bundle = "live"
     _esm = script(_bundle)
     _css = style(_bundle)
-    _run, _curve, _late, _details = run_traits()
+    _run, _curve, _late, _details, _load = run_traits()
 
     def __init__(self, run: Run) -> None:
         super().__init__()

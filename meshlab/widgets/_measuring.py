@@ -11,19 +11,17 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 import traitlets
 
-from meshlab.analysis._comparison import compare
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS, automatic_backend
 from meshlab.base._errors import BenchError, CommunicatorError, EngineError, MeshError, MeshlabError
-from meshlab.base._units import format_bandwidth
 from meshlab.benchmark._bench import bench, check_fit
 from meshlab.benchmark._run import Run
 from meshlab.comm._catalog import CATALOG
@@ -35,22 +33,21 @@ from meshlab.mesh._mesh import DeviceMesh, as_mesh
 from meshlab.plans._plan import Plan
 from meshlab.plans._steps import PAIRED
 from meshlab.plots._lines import Line, lines_of
-from meshlab.runs._listing import list_runs, summarise_run
 from meshlab.runs._rundata import RunData
-from meshlab.runs._store import load
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.placement._placement import place
 from meshlab.widgets._details import details_of
 from meshlab.widgets._following import RunFollower, RunView, curve_state, run_state
 from meshlab.widgets._live import control_run
-from meshlab.widgets._readings import load_rows, ranks_by_device
+from meshlab.widgets._readings import load_rows, load_state, ranks_by_device
+from meshlab.widgets._run_list import RunList, label_of, overlaid_lines
 
 _TICK_S = 1.0
 _HISTORY = 120  # readings of the monitor that a front end draws
 _UNSEEN_S = 60.0  # the monitor stops if no front end has asked for it for so long
 _MOST_CHIPS = 256
-_MOST_RANKS = 8
-_MOST_COMPARED = 16
+_MOST_RANKS = 8  # that are offered for a mesh
+_MOST_CHOSEN = 64
 _FORM: Mapping[str, Any] = MappingProxyType(
     {
         "mesh": "",
@@ -88,7 +85,8 @@ def panel_traits() -> tuple[Any, Any, Any, Any]:
     return engines, bench, runs, monitor
 
 
-# Those that have started engines. A notebook keeps a workbench whose cell was run again, so the next one takes or offers them.
+# Those that have started engines. A notebook keeps a workbench whose cell was run again, so the next one takes or
+# offers them.
 _with_engines: weakref.WeakSet[Measuring] = weakref.WeakSet()
 
 
@@ -108,17 +106,17 @@ class Measuring:
         self._problem = ""
         self._run: RunData | None = None
         self._follower: RunFollower | None = None
-        self.runs: list[RunData] = []
-        """The runs of this session, the latest last."""
-        self.folder = ""
-        """The folder whose runs are listed."""
+        self.list = RunList(view, self._lock)
+        """The runs of this session and of a folder."""
+        self.list.repeat = self._repeat
+        self._due: list[tuple[RunData, int]] = []  # runs to measure again, and their numbers of launches
+        self._repeated: list[str] = []
+        self._overlaid: Mapping[str, Line] = {}
+        self._is_overlay_chosen = False
         self.predict: Callable[[DeviceMesh, Plan], Mapping[str, Line]] = lambda mesh, plan: {}
         """Returns the predicted lines of a plan, by the names of their measured lines."""
         self.opened: Callable[[RunData], None] = lambda run: None
         """Called with a run that the user opens from the list."""
-        self._saved: list[dict[str, Any]] = []
-        self._loaded: dict[str, RunData] = {}
-        self._compared: dict[str, Any] = {}
         self._form: dict[str, Any] = dict(_FORM)
         self._edit = 0
         self._monitor: LoadMonitor | None = None
@@ -230,6 +228,11 @@ class Measuring:
     # -- runs ----------------------------------------------------------------------------------------------------------
 
     @property
+    def runs(self) -> list[RunData]:
+        """The runs of this session, the latest last."""
+        return self.list.session
+
+    @property
     def run(self) -> RunData | None:
         """The run that is shown. Set it to a live or a saved run."""
         return self._run
@@ -245,9 +248,11 @@ class Measuring:
                 self._follower.leave()
                 self._follower = None
             self._run = run
+            self.list.shown = "" if run is None else run.run_id
             if run is None:
                 with self._view.hold_sync():
                     self._view._run, self._view._curve, self._view._late, self._view._details = {}, {}, {}, []
+                    self._view._load = {}
                 return
             if run.run_id not in {other.run_id for other in self.runs}:
                 self.runs.append(run)
@@ -255,7 +260,7 @@ class Measuring:
                 self._follow(run)
             else:
                 self._show_saved(run)
-            self._show_runs()
+            self.list.show()
 
     def start(self, **choice: Any) -> Run:
         """Start a run with arguments of `meshlab.bench`, by default those of the form."""
@@ -263,15 +268,25 @@ class Measuring:
             engines = self._engines
             if engines is None:
                 raise EngineError("no engines are running", hint="set engines, or start them in the panel Measure")
-            mesh = choice.pop("mesh", None)
+            mesh, previous = choice.pop("mesh", None), self._run
             if choice or mesh is not None:
-                run = bench(engines, self._measured_mesh() if mesh is None else mesh, **choice)
+                run = bench(engines, self._measured_mesh(is_exact=True) if mesh is None else mesh, **choice)
             else:
                 run = bench(engines, *self._plan())
+            self._overlay_previous(run, previous)
             self.run = run
             self._tick_on()
             self.show_all()
             return run
+
+    def _overlay_previous(self, run: Run, previous: RunData | None) -> None:
+        """Draw the run before next to a new run on the same ranks, unless the user has chosen other runs."""
+        if self._is_overlay_chosen:
+            return
+        is_same = previous is not None and (previous.where, previous.mesh) == (run.where, run.mesh)
+        self._overlaid, self.list.overlaid = {}, []
+        if previous is not None and is_same and previous.plan.collective == run.plan.collective:
+            self._overlaid, self.list.overlaid = overlaid_lines([previous]), [previous.run_id]
 
     def control(self, action: str) -> None:
         """Pause, resume, stop or end the run, see `control_run`. A saved run stays as it is."""
@@ -284,7 +299,9 @@ class Measuring:
             lines = self.predict(run.mesh, run.plan)
             predicted = {name or run.plan.collective[0]: line for name, line in lines.items()}  # as its measured line
             references = self._references(run)
-        follower = RunFollower(run, self._view, predicted=predicted, references=references)
+        follower = RunFollower(
+            run, self._view, predicted=predicted, references=references, overlaid=self._overlaid
+        )
         self._follower = follower
         follower.when_over(self._run_ended)
 
@@ -303,21 +320,29 @@ class Measuring:
     def _run_ended(self) -> None:
         with self._lock:
             self.show_all()
+        if self._repeated and isinstance(self._run, Run):
+            if self._run.state != "done":
+                self._due, self._repeated = [], []
+                return
+            self._in_background("measuring again", self._repeat_next)
 
     def _show_saved(self, run: RunData) -> None:
         lines = {line.name or run.plan.collective[0]: line for line in lines_of(run.results, "busbw_gbs") if len(line)}
         with self._view.hold_sync():
             self._view._run, self._view._late = run_state(run), {}
-            self._view._curve = curve_state(run.where, lines)
-            self._view._details = details_of(run)
+            self._view._curve = curve_state(run.where, lines, overlaid=self._overlaid)
+            self._view._details, self._view._load = details_of(run), load_state(run)
 
     # -- the form ------------------------------------------------------------------------------------------------------
 
-    def _measured_mesh(self) -> DeviceMesh:
-        """Return the mesh of the form, or else that of the view."""
+    def _measured_mesh(self, *, is_exact: bool = False) -> DeviceMesh:
+        """Return the mesh of the form, or else that of the view, or unless `is_exact` one near it for these ranks."""
         n = None if self._engines is None else self._engines.world_size
         text = self._form["mesh"].strip()
         mesh = as_mesh(text, fill=n) if text else self._view.mesh
+        if mesh is not None and not text and not is_exact and n not in (None, mesh.world_size):
+            # The ranks that run are not those of the design. Of the meshes near it, one with most of its axes.
+            mesh = as_mesh(max(self._fitting_meshes(), key=lambda option: option.count("=")))
         if mesh is None:
             raise MeshError("there is no mesh to measure", hint="write one, such as tp=4")
         if n is not None and mesh.world_size != n:
@@ -348,7 +373,7 @@ class Measuring:
             mesh: DeviceMesh | None = self._measured_mesh()
         except MeshlabError as error:
             mesh, problems["mesh"] = None, str(error)
-            options = self._fitting_meshes()
+        options = [text for text in self._fitting_meshes() if text != str(mesh)]
         if mesh is not None:
             try:
                 _, plan = self._plan()
@@ -383,6 +408,7 @@ class Measuring:
             "estimate": estimate,
             "can_start": not problems and not why and not self._doing,
             "why": why,
+            "groups": {} if mesh is None or engines is None else _groups_of(mesh),
         }
 
     def _fitting_meshes(self) -> list[str]:
@@ -402,7 +428,7 @@ class Measuring:
         with self._lock, self._view.hold_sync():
             self._show_engines()
             self._show_bench()
-            self._show_runs()
+            self.list.show()
 
     def _show_engines(self) -> None:
         engines = self._engines
@@ -440,84 +466,57 @@ class Measuring:
             "more": max(0, len(engines.ranks) - _MOST_CHIPS),
             "choices": [*_offers(self), *_choices(self._view.mesh)],
             "is_own": self._is_started_here,
+            "hosts": [info.host for info in engines.ranks[:_MOST_CHIPS]],
         }
 
-    def _show_runs(self) -> None:
-        here = [{**_run_row(summarise_run(run)), "key": run.run_id, "is_here": True} for run in reversed(self.runs)]
-        keys = {row["key"] for row in here}
-        saved = [row for row in self._saved if row["run_id"] not in keys]
-        self._view._runs = {
-            "folder": self.folder,
-            "rows": [*here, *saved],
-            "shown": "" if self._run is None else self._run.run_id,
-            **self._compared,
-        }
-
-    # -- the runs of a folder ------------------------------------------------------------------------------------------
-
-    def _list_folder(self, folder: str) -> None:
-        self.folder, self._compared = folder, {}
-        self._saved = []
-        if not folder.strip():
-            self._show_runs()
-            return
-
-        def work() -> None:
-            try:
-                records: Any = list_runs(Path(folder).expanduser()).astype(object).to_dict("records")
-                problem = "" if records else "there are no runs in this folder"
-            except MeshlabError as error:
-                records, problem = [], str(error)
-            rows = [
-                {**_run_row(row), "key": row["folder"], "run_id": row["run_id"], "is_here": False} for row in records
-            ]
-            with self._lock:
-                self._saved, self._compared = rows, {"problem": problem} if problem else {}
-                self._show_runs()
-
-        threading.Thread(target=work, name="meshlab workbench runs", daemon=True).start()
-
-    def _run_of(self, key: str) -> RunData:
-        for run in self.runs:
-            if run.run_id == key:
-                return run
-        if key not in self._loaded or not self._loaded[key].has_ended:  # another process may be measuring it
-            self._loaded[key] = load(key)
-        return self._loaded[key]
-
-    def _compare(self, keys: list[str], anyway: bool) -> None:
-        def work() -> None:
-            try:
-                before, after = sorted((self._run_of(key) for key in keys), key=lambda run: run.started_at)
-                comparison = compare(before, after, anyway=anyway)
-                header, rows = comparison.table()
-                result: dict[str, Any] = {
-                    "text": comparison.headline,
-                    "from": f"before: {_short(before)}",
-                    "to": f"after: {_short(after)}",
-                    "notes": [*map(str, comparison.differences), *comparison.notes],
-                    "columns": ["", *header[1:]],
-                    "rows": [[str(value) for value in row] for row in rows[:_MOST_COMPARED]],
-                    "more": f"and {len(rows) - _MOST_COMPARED:,} more" if len(rows) > _MOST_COMPARED else "",
-                    "left": 3,
-                }
-            except MeshlabError as error:
-                result = {"problem": str(error), "can_force": not anyway}
-            with self._lock:
-                self._compared = {"compared": {**result, "keys": keys}}
-                self._show_runs()
-
-        threading.Thread(target=work, name="meshlab workbench comparison", daemon=True).start()
+    # -- the list of runs ----------------------------------------------------------------------------------------------
 
     def _open(self, key: str) -> None:
         try:
-            run = self._run_of(key)
+            run = self.list.run_of(key)
         except MeshlabError as error:
-            self._compared = {"problem": str(error)}
-            self._show_runs()
+            self.list.fail(error)
             return
         self.run = run
         self.opened(run)
+
+    def _repeat(self, runs: Sequence[RunData], launches: int) -> None:
+        """Measure the plans of runs again, one after the other, then compare the new runs."""
+        with self._lock:
+            if self._engines is None or self._engines.state != "ready":
+                raise EngineError("there are no idle ranks to measure on", hint="start them in the tab Measure")
+            self._due = [(run, launches) for run in runs]
+            self._repeated = []
+        self._repeat_next()
+
+    def _repeat_next(self) -> None:
+        with self._lock:
+            if not self._due:
+                repeated, self._repeated = self._repeated, []
+                if len(repeated) > 1:
+                    self.list.compare(repeated)
+                return
+            (old, launches), *self._due = self._due
+            run = self.start(mesh=old.mesh, collective=replace(old.plan, launches=launches))
+            run.name = f"{label_of(old)}, {launches} launches"
+            self._repeated.append(run.run_id)
+            self.list.show()
+
+    def _overlay(self, keys: Sequence[str]) -> None:
+        """Draw the lines of other runs next to those of the run that is shown."""
+        try:
+            runs = [self.list.run_of(key) for key in keys]
+        except MeshlabError as error:
+            self.list.fail(error)
+            return
+        with self._lock:
+            self.list.overlaid, self._is_overlay_chosen = list(keys), True
+            self._overlaid = overlaid_lines(runs)
+            if self._follower is not None:
+                self._follower.overlay(self._overlaid)
+            elif self._run is not None:
+                self._show_saved(self._run)
+            self.list.show()
 
     # -- the monitor ---------------------------------------------------------------------------------------------------
 
@@ -548,6 +547,12 @@ class Measuring:
     def _show_monitor(self) -> None:
         monitor = self._monitor
         if monitor is None:
+            return
+        run = self._run
+        if isinstance(run, Run) and not run.has_ended:
+            # The run records its hosts itself, between its steps. A second reader would only disturb it.
+            monitor.pause()
+            self._view._monitor = {"rows": [], "at": 0, "is_paused": True}
             return
         readings = monitor.read()
         ranks = ranks_by_device(self._engines)
@@ -595,12 +600,11 @@ class Measuring:
 
     def _act_on_offer(self, owner: int, *, is_end: bool) -> None:
         """Take over the engines of another workbench, or end them."""
-        for other in _owners(self):
-            if id(other) == owner:
-                if is_end:
-                    self._in_background("stopping the ranks", lambda: other._end_engines())
-                else:
-                    self._take_engines(other)
+        other = next((other for other in _owners(self) if id(other) == owner), None)
+        if other is not None and is_end:
+            self._in_background("stopping the ranks", other._end_engines)
+        elif other is not None:
+            self._take_engines(other)
         self.show_all()
 
     def _end_engines(self) -> None:
@@ -609,13 +613,10 @@ class Measuring:
         self.engines = None
 
     def _receive_run(self, kind: str, message: Mapping[str, Any]) -> None:
-        if kind == "run.folder":
-            self._list_folder(str(message.get("folder", "")))
-        elif kind == "run.compare":
-            self._compare([str(key) for key in message["keys"]], bool(message.get("anyway")))
-        elif kind == "run.uncompare":
-            self._compared = {}
-            self._show_runs()
+        if self.list.receive(kind, message):
+            return
+        if kind == "run.overlay":
+            self._overlay([str(key) for key in message.get("keys", ())])
         elif kind == "run.open":
             self._open(str(message["key"]))
         elif kind == "run.restart":
@@ -673,6 +674,12 @@ class Measuring:
                 self._engines.close(cancel=True)
 
 
+def _groups_of(mesh: DeviceMesh) -> dict[str, list[int]]:
+    """Return the number of the group of each rank, by axis, for the picture of the ranks."""
+    n = min(mesh.world_size, _MOST_CHIPS)
+    return {axis: mesh[axis].color[:n].tolist() for axis in mesh.axis_names}
+
+
 # Collectives that the form does not offer: they need further arguments, or have no size.
 _SPECIAL = frozenset(name for name, row in CATALOG.items() if row.counted or not row.is_measurable)
 
@@ -697,8 +704,8 @@ def _offers(measuring: Measuring) -> list[dict[str, Any]]:
         engines = other._engines
         if engines is not None:
             state = {"ready": "idle", "broken": "stopped"}.get(engines.state, engines.state)
-            label = f"{engines.where} of another workbench, {state}"
-            offers.append({"label": label, "n": engines.world_size, "backend": engines.backend, "owner": id(other)})
+            text = f"{engines.where} of another workbench, {state}"
+            offers.append({"text": text, "n": engines.world_size, "backend": engines.backend, "owner": id(other)})
     return offers
 
 
@@ -736,7 +743,9 @@ def _choices(mesh: DeviceMesh | None) -> list[dict[str, Any]]:
             continue
         most, n = (gpus, gpus) if facts.on_gpus else (_MOST_RANKS, 4)
         n = world_size if 1 < world_size <= most else n
-        choices.append({"label": f"{n} {facts.offer.format(s='s' * (n != 1))}", "n": n, "backend": name})
+        label = f"{n} {facts.offer.format(s='s' * (n != 1))}"
+        most = gpus if facts.on_gpus else _MOST_CHOSEN
+        choices.append({"label": label, "n": n, "backend": name, "text": facts.offer.format(s="s"), "most": most})
     return choices
 
 
@@ -757,21 +766,3 @@ def _dead_ranks(engines: Engines) -> set[int]:
             except OSError:  # it is alive, but belongs to another user
                 pass
     return dead
-
-
-def _run_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of the list of runs as text."""
-    best = row["best_gbs"]
-    return {
-        "name": Path(row["folder"]).name if row["folder"] else row["run_id"],
-        "state": row["state"],
-        "date": str(row["started_at"])[:16].replace("T", " "),
-        "where": row["where"],
-        "mesh": row["mesh"],
-        "collectives": row["collectives"],
-        "best": format_bandwidth(best) if best == best else "–",
-    }
-
-
-def _short(run: RunData) -> str:
-    return f"{run.run_id} · {str(run.started_at)[:16].replace('T', ' ')} · {run.where}"

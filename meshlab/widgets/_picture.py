@@ -33,7 +33,10 @@ from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view
 from meshlab.widgets._assets import script, style, with_fallback
 
-_PAGE_NOTE = "A saved view. Zoom, hover, colours and the axis can be changed here. Edits need meshlab."
+PAGE_NOTE = (
+    "A saved view. Here you can point at everything, find ranks and hosts, zoom, and choose the axis and the colours. "
+    "The machine and the mesh are changed in Python with meshlab."
+)
 _MOST_LOADS = 24
 COLORS = ("group", "sharing", "load")
 _NO_VALUES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
@@ -330,7 +333,7 @@ class Picture(anywidget.AnyWidget):
         """
         from meshlab.widgets._page import save_page
 
-        return save_page(self, path, title=self._drawn_view.title or "meshlab", note=_PAGE_NOTE)
+        return save_page(self, path, title=self._drawn_view.title or "meshlab", note=PAGE_NOTE)
 
     # -- validation ----------------------------------------------------------------------------------------------------
 

@@ -1,14 +1,18 @@
-"""The readings of a monitor as rows of texts: one per GPU, or per host without GPUs."""
+"""The readings of a monitor, and the record of a run, as rows: one per GPU, or per host without GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from meshlab.base._units import format_bandwidth, format_size
+from meshlab.runs._host_loads import loads_of
 
 if TYPE_CHECKING:
     from meshlab.engines._engines import Engines
+    from meshlab.runs._rundata import RunData
 
 
 def ranks_by_device(engines: Engines | None) -> dict[tuple[str, int], str]:
@@ -77,3 +81,134 @@ def _device_row(
 
 def _of(value: str, whole: str) -> str:
     return f"{value} of {whole}" if whole else value
+
+
+# -- the record of a run -----------------------------------------------------------------------------------------------
+
+_MOST_POINTS = 240  # of a row, which is about 700 px wide
+_MOST_DEVICES = 64
+_MOST_CORES = 128
+
+
+def load_state(run: RunData) -> dict[str, Any]:
+    """Return the record of the hosts during a run as rows on its time axis. Empty without readings."""
+    conditions = run.condition_rows[:]
+    parts = [(row, loads_of(row)) for row in conditions]
+    parts = [(row, loads) for row, loads in parts if loads]
+    if not parts:
+        return {}
+    hosts = list(dict.fromkeys(str(row.get("host")) for row, _ in parts))
+    rows: list[dict[str, Any]] = []
+    for host in hosts:
+        own = [(row, loads) for row, loads in parts if str(row.get("host")) == host]
+        rows += _host_rows(host if len(hosts) > 1 else "", own)
+    first = [(row, loads) for row, loads in parts if str(row.get("host")) == hosts[0]]
+    end_s = max(float(loads[0]["at_s"]) for _, loads in parts)
+    return {"rows": rows[:_MOST_DEVICES], "end_s": end_s, "marks": _marks(run, first)}
+
+
+def _marks(run: RunData, parts: Sequence[tuple[Mapping[str, Any], list[dict[str, Any]]]]) -> list[list[Any]]:
+    """Return the times at which the launch, the collective or the axis changed, and what was measured from then on."""
+    marks: list[list[Any]] = []
+    begin_s = 0.0
+    for row, loads in parts:
+        index, launch = row.get("step"), row.get("launch")
+        if isinstance(index, int) and 0 <= index < len(run.steps):
+            step = run.steps[index]
+            label = f"{step.collective} on {step.axis}" + (f", launch {launch}" if run.plan.launches > 1 else "")
+            if not marks or marks[-1][1] != label:
+                marks.append([begin_s, label])
+        begin_s = float(loads[0]["at_s"])
+    return marks
+
+
+def _host_rows(host: str, parts: Sequence[tuple[Mapping[str, Any], list[dict[str, Any]]]]) -> list[dict[str, Any]]:
+    """Return a row for the cores of a host, and one per GPU and network card."""
+    times = [float(loads[0]["at_s"]) for _, loads in parts]
+    prefix = f"{host} · " if host else ""
+    by_device: dict[str, list[dict[str, Any]]] = {}
+    for _, loads in parts:
+        for load in loads:
+            by_device.setdefault(str(load["device"]), []).append(load)
+    cores = [loads for device, loads in by_device.items() if device.startswith("core ")][:_MOST_CORES]
+    rows = []
+    if cores:
+        table = np.array([[load["use_percent"] for load in loads[: len(times)]] for loads in cores])
+        last = parts[-1][0]
+        steal = max((float(row.get("steal_percent") or 0.0) for row, _ in parts), default=0.0)
+        other = [float(row.get("other_cores") or 0.0) for row, _ in parts]
+        facts = [["load", f"{float(last.get('load') or 0.0):.1f}"], ["other programs", f"{np.mean(other):.1f} cores"]]
+        facts += [["steal", f"up to {steal:.0f}\u2009%"]] if steal >= 1 else []
+        name = f"{prefix}CPU · {len(cores)} core{'s' * (len(cores) > 1)}"
+        thin = np.array([_thinned(times, values)[1] for values in table])
+        rows.append(_row(f"{host} cpu", name, times, table.mean(axis=0), "%", 100.0, facts))
+        rows[-1]["cells"] = np.nan_to_num(thin).round().astype(int).tolist()
+    for device, loads in by_device.items():
+        if device.startswith("core ") or len(loads) != len(times):
+            continue
+        if device.startswith("GPU "):
+            rows.append(_gpu_row(host, prefix, device, times, loads))
+        else:
+            traffic = [max(load.get("tx_gbs", 0.0), load.get("rx_gbs", 0.0)) for load in loads]
+            facts = [["most", format_bandwidth(max(traffic))]]
+            rows.append(_row(f"{host} {device}", f"{prefix}{device}", times, traffic, "GB/s", 0.0, facts))
+    return rows
+
+
+def _gpu_row(
+    host: str, prefix: str, device: str, times: Sequence[float], loads: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the row of a GPU: its use, the traffic of its NVLinks, and its extremes during the run."""
+    values = {name: np.array([load.get(name, np.nan) for load in loads], dtype=np.float64) for name in _OF_GPU_ROW}
+    facts = []
+    for name, label, pick, text in (
+        ("memory_used_gib", "memory", np.nanmax, "{:.1f}\u2009GiB"),
+        ("clock_mhz", "lowest clock", np.nanmin, "{:,.0f}\u2009MHz"),
+        ("temperature_c", "hottest", np.nanmax, "{:.0f}\u2009°C"),
+        ("power_w", "most power", np.nanmax, "{:.0f}\u2009W"),
+    ):
+        if np.isfinite(values[name]).any():
+            facts.append([label, text.format(pick(values[name]))])
+    traffic = np.fmax(values["tx_gbs"], values["rx_gbs"])
+    if np.isfinite(traffic).any():
+        facts.append(["most NVLink", format_bandwidth(float(np.nanmax(traffic)))])
+    row = _row(f"{host} {device}", f"{prefix}{device}", times, values["use_percent"], "%", 100.0, facts)
+    if np.isfinite(traffic).any():
+        row["traffic"] = _thinned(times, np.nan_to_num(traffic))[1].round(3).tolist()
+    reasons = [str(load.get("throttle") or "") for load in loads]
+    words = list(dict.fromkeys(word for text in reasons for word in text.split(", ") if word))
+    row["throttle"] = ", ".join(words)
+    row["throttled"] = [time_s for time_s, text in zip(times, reasons, strict=True) if text]
+    return row
+
+
+_OF_GPU_ROW = ("use_percent", "memory_used_gib", "temperature_c", "power_w", "clock_mhz", "tx_gbs", "rx_gbs")
+
+
+def _row(
+    key: str, name: str, times: Sequence[float], values: Any, unit: str, top: float, facts: list[list[str]]
+) -> dict[str, Any]:
+    """Return a row of the record. `top` is the end of its scale, 0 for its largest value."""
+    at_s, thin = _thinned(times, np.asarray(values, dtype=np.float64))
+    thin = np.nan_to_num(thin)
+    return {
+        "key": key,
+        "name": name,
+        "times": at_s.round(2).tolist(),
+        "values": thin.round(3).tolist(),
+        "unit": unit,
+        "top": top or max(float(thin.max(initial=0.0)), 1e-9),
+        "facts": facts,
+        "throttle": "",
+        "throttled": [],
+    }
+
+
+def _thinned(times: Sequence[float], values: Any) -> tuple[Any, Any]:
+    """Return at most `_MOST_POINTS` times and values. Of neighbours, the last time and the largest value stay."""
+    n = len(times)
+    if n <= _MOST_POINTS:
+        return np.array(times), np.asarray(values)
+    starts = np.unique(np.linspace(0, n, _MOST_POINTS, endpoint=False).astype(int))
+    ends = np.append(starts[1:], n) - 1
+    return np.array(times)[ends], np.fmax.reduceat(np.asarray(values), starts)

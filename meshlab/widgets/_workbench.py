@@ -56,7 +56,7 @@ PANELS = ("machine", "mesh", "job", "table", "export", "measure", "runs")  # the
 _MOST_PRICES = 64
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
 # The attributes of the picture that are in `Workbench.code`, if they do not have their defaults.
-_CODED = ("axis", "pick", "size", "collective", "color", "focus")
+_CODED = ("axis", "pick", "size", "collective", "color", "focus", "selected", "tab", "panels", "height")
 _NOT_HERE = "not this machine: choose a preset, or read a description of yours"
 
 
@@ -72,10 +72,13 @@ class WorkbenchArguments(PictureArguments, total=False):
     job: Job | str | None
     experts: str
     panels: Iterable[str] | None
+    selected: Iterable[int]
+    tab: str
 
 
 _OWN = {"engines": None, "run": None, "failed": (), "rest": "", "per_axis": _NO_CALLS, "pinned": None, "panels": None}
 _OWN |= {"job": None, "experts": ""}
+_OWN |= {"selected": (), "tab": "design"}
 _ARGUMENTS = Arguments(WorkbenchArguments, {**ARGUMENTS.defaults, **_OWN})
 
 
@@ -118,6 +121,10 @@ class Workbench(Picture):
     panels : sequence of str, optional
         The panels to show, of ``machine``, ``mesh``, ``job``, ``table``, ``export``, ``measure`` and ``runs``. By
         default all.
+    selected : iterable of int, default ()
+        The selected ranks.
+    tab : str, default "design"
+        The tab that is shown: ``"design"``, ``"measure"`` or ``"runs"``.
 
     Raises
     ------
@@ -152,7 +159,7 @@ class Workbench(Picture):
     _bundle = "workbench"
     _esm = script(_bundle)
     _css = style(_bundle)
-    _run, _curve, _late, _details = run_traits()
+    _run, _curve, _late, _details, _load = run_traits()
     _engines, _bench, _runs, _monitor = panel_traits()
 
     rest = Text("")
@@ -223,6 +230,7 @@ class Workbench(Picture):
             self._mirror()
             if choice["panels"] is not None:
                 self.panels = choice["panels"]
+            self.selected, self.tab = tuple(choice["selected"]), choice["tab"]
         if {"measure", "runs"} & set(self.panels):
             self._measuring = Measuring(self, self._lock)
             self._measuring.opened, self._measuring.predict = self._show_mesh_of, self._predict
@@ -538,7 +546,7 @@ class Workbench(Picture):
             super()._take(name)
 
     def _commit(self, change: Callable[[Design], Design], problems: Iterable[dict[str, Any]] = ()) -> None:
-        """Change the design as one step that can be undone. Of the invalid edits before, `problems` stay on the page."""
+        """Change the design as one step that can be undone. Of the invalid edits, `problems` stay on the page."""
         with self._lock:
             design = change(self._design)
             self._problems = list(problems)
@@ -857,6 +865,9 @@ class Workbench(Picture):
     def _make_code(self) -> str:
         design = self._design
         options = {name: getattr(self, name) for name in _CODED}
+        ranks = self.selected
+        if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+            options["selected"] = range(ranks[0], ranks[-1] + 1)
         if self.color not in COLORS:  # the program does not have the measured values
             del options["color"]
         # Of the design, because the constructor sends the code before it sets these attributes.
@@ -867,7 +878,7 @@ class Workbench(Picture):
 
     # -- messages of the front end -------------------------------------------------------------------------------------
 
-    @traitlets.observe("pick", "color", "focus")
+    @traitlets.observe("pick", "color", "focus", "selected", "tab", "panels", "height")
     def _view_changed(self, _: Any) -> None:
         with self._lock:
             if not self._is_writing:
@@ -898,7 +909,7 @@ class Workbench(Picture):
                 self._send_picture()
                 return
             self._note = ""
-            # The user has not seen yet that these edits are invalid, so a later edit of another field does not remove them.
+            # The user has not seen yet that these edits are invalid, so an edit of another field leaves them.
             seen, where = int(content.get("seen", self._edit)), actions.field_of(content)
             unseen = [fault for fault in self._problems if fault["edit"] > seen and fault["where"] != where]
             try:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import psutil
+import pytest
+
 import meshlab as ml
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.widgets._workbench import Workbench
@@ -88,7 +91,7 @@ def test_a_step_counts_after_the_typed_size_before_it(bare: Callable[..., Any], 
     page.keyboard.press("F2")
     page.keyboard.type("model")
     page.keyboard.press("Enter")
-    page.get_by_label("Size of model: more", exact=True).or_(page.get_by_label("Size of tp: more", exact=True)).click()
+    page.get_by_label("Size of model: more", exact=True).click()
     for message in page.evaluate("model.messages"):
         wb._handle_custom_msg(message, [])
     assert wb.mesh == DeviceMesh("dp=8, model=4")
@@ -104,3 +107,25 @@ def test_two_fields_of_the_next_run_within_a_moment(bare: Callable[..., Any], pa
         widget.measuring.receive(message)
     assert (widget._bench["form"]["sizes"], widget._bench["form"]["mode"]) == ("1K:4K", "isolated")
     widget.measuring.close()
+
+
+@pytest.mark.full
+def test_a_cell_that_runs_again_takes_the_ranks_of_its_workbench(lab: Lab, page: Any) -> None:
+    page.set_viewport_size({"width": 1400, "height": 1100})
+    lab.write_notebook("again.ipynb", ["import os\n" + WORKBENCH])
+    notebook = lab.open(page, "again.ipynb")
+    notebook.run_all()
+    notebook.ask("wb._measuring.start_engines(2, 'mpi')")
+    notebook.wait_for("wb.engines is not None", "True")
+    ranks = notebook.ask("[info.pid for info in wb.engines.ranks]")
+    notebook.ask("globals().update(before=wb)")
+    notebook.run_all()
+    assert notebook.ask("(wb is before, before.engines is None)") == "(False, True)"
+    assert notebook.ask("[info.pid for info in wb.engines.ranks]") == ranks
+    page.get_by_role("tab", name="Measure").click()
+    page.locator(".ml-run-engines").get_by_role("button", name="Stop the ranks").wait_for()
+    notebook.ask("globals().update(other=ml.Workbench('dgx-h100', 'dp=2, tp=4'))")
+    assert "another workbench" in notebook.ask("other._engines['choices'][0]['label']")
+    notebook.ask("wb.close()")
+    assert [pid for pid in map(int, ranks.strip("[]").split(",")) if psutil.pid_exists(pid)] == []
+    assert "another workbench" not in notebook.ask("(other._measuring.show_all(), other._engines['choices'])")

@@ -153,7 +153,11 @@ def test_pointing_at_a_gpu_shows_its_group_its_route_and_its_load(shown, hand):
 
 def test_links_have_tooltips_too(shown, hand):
     page, drawn = shown.page, hand.drawn
-    for array, expected in ((drawn.nic, "NIC1 of node0"), (drawn.leaf, "leaf switch of rail 1"), (drawn.bar, "node1")):
+    for array, expected in (
+        (drawn.nic, "NIC1 of node0"),
+        (drawn.leaf, "leaf switch of rail 1"),
+        (drawn.bar, "NVSwitches of node1"),
+    ):
         x, y, w, h = array[1]
         left, top = hand.inside(x + w / 2, y + h / 2)
         page.mouse.move(hand.box["x"] + 1 + left, hand.box["y"] + 1 + top)

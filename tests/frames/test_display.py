@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import re
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +15,8 @@ import meshlab as ml
 from meshlab.frames._display import register
 from meshlab.frames._schema import RESULTS, empty_results
 
-SHOWN = ["axis", "group", "collective", "size", "time_us", "95 % interval", "busbw_gbs", "n_wrong", "status"]
+INTERVAL = "95\N{NO-BREAK SPACE}%\N{NO-BREAK SPACE}interval"
+SHOWN = ["axis", "group", "collective", "size", "time_us", INTERVAL, "busbw_gbs", "n_wrong", "status"]
 
 
 @pytest.fixture
@@ -27,7 +30,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def header(text: str) -> list[str]:
-    return text.splitlines()[0].replace("95 % interval", "95_%_interval").split()
+    return re.split(" +", text.splitlines()[0].strip())  # not at spaces that do not break lines
 
 
 def test_results_are_shown_by_what_matters(shown: Any) -> None:
@@ -35,7 +38,7 @@ def test_results_are_shown_by_what_matters(shown: Any) -> None:
     assert type(results) is pd.DataFrame
     with pd.option_context("display.max_columns", 20, "display.width", 200):
         page = shown(results)
-    assert header(page["text/plain"]) == [name.replace(" ", "_") for name in SHOWN]
+    assert header(page["text/plain"]) == SHOWN
     assert all(f"<th>{name}</th>" in page["text/html"] for name in SHOWN)
     note = f"4 rows with {len(RESULTS)} columns, of which {len(SHOWN)} are shown: select others by name"
     assert note in page["text/plain"]
@@ -58,7 +61,7 @@ def test_digits_follow_the_interval_and_what_is_missing_is_a_dash(shown: Any) ->
     results.loc[2, "size_bytes"] = pd.NA
     with pd.option_context("display.max_columns", 20, "display.width", 200):
         lines = shown(results)["text/plain"].splitlines()
-    assert lines[1].split()[6:10] == ["30", "10.0", "–", "435"]
+    assert lines[1].split()[6:10] == ["30", "10", "–", "440"]
     assert lines[2].split()[6:10] == ["33.9", "33.8", "–", "34.0"]
     assert lines[3].split()[-6:] == ["–", "–", "–", "–", "0", "failed"]
 
@@ -89,6 +92,18 @@ def test_options_of_pandas_are_followed(shown: Any) -> None:
     with pd.option_context("display.max_columns", 20, "display.max_rows", 10):
         page = shown(ml.example())["text/html"]
     assert page.count("<tr") < 15
+    assert page.count(" rows") == 1
+
+
+def test_a_large_frame_is_shown_at_once(shown: Any) -> None:
+    results = pd.concat([ml.example()] * 300, ignore_index=True)
+    with pd.option_context("display.max_columns", 20, "display.width", 200):
+        began = time.process_time()
+        lines = shown(results)["text/plain"].splitlines()
+    assert time.process_time() - began < 2
+    assert lines[1].split()[0] == "0"
+    assert lines[-3].split()[0] == str(len(results) - 1)
+    assert all("–" in line for line in (lines[1], lines[-3]))
 
 
 def test_empty_results_are_shown(shown: Any) -> None:
@@ -104,7 +119,7 @@ def test_formatters_of_other_libraries_still_show_their_frames(monkeypatch: pyte
     register()
     assert formatter.format(pd.DataFrame({"x": [1]}))[0]["text/html"] == "<b>grid</b>"
     with pd.option_context("display.max_columns", 20):
-        assert "95 % interval" in formatter.format(ml.example().head(2))[0]["text/html"]
+        assert INTERVAL in formatter.format(ml.example().head(2))[0]["text/html"]
 
 
 @pytest.mark.full

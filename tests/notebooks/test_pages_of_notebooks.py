@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,40 @@ def test_a_notebook_is_executed_and_its_finished_run_is_in_the_page(
     page = (tmp_path / "page.html").read_text()
     assert "done · 7 of 7 steps" in page
     assert VIEW not in page
+
+
+def unexecuted(path: Path) -> Path:
+    import nbformat
+
+    cells = [nbformat.v4.new_markdown_cell("# A mesh\n$$x^2$$"), nbformat.v4.new_code_cell("1 + 1")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+def test_a_notebook_without_outputs_is_reported_with_the_option_that_runs_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("nbconvert")
+    import nbformat
+
+    path = unexecuted(tmp_path / "new.ipynb")
+    assert main(["export", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{tmp_path / 'new.html'}\n"
+    assert err == (
+        f"meshlab: {path} has no outputs of its cell, so the page shows only code; add --execute to run it\n"
+    )
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[1].execution_count = 1  # executed, and prints nothing
+    nbformat.write(notebook, path)
+    assert main(["export", str(path)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_page_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
+    pytest.importorskip("nbconvert")
+    path = unexecuted(tmp_path / "new.ipynb")
+    assert main(["export", str(path)]) == 0
+    page = (tmp_path / "new.html").read_text()
+    assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?:', page)
+    assert "import(" not in page

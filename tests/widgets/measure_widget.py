@@ -31,7 +31,7 @@ export default { render: widgetOf(both, "ml-run-test") };
 class MeasureWidget(anywidget.AnyWidget):
     _esm = SCRIPT
     _css = style("live")
-    _run, _curve, _late, _details = run_traits()
+    _run, _curve, _late, _details, _load = run_traits()
     _engines, _bench, _runs, _monitor = panel_traits()
 
     def __init__(self, mesh: ml.DeviceMesh | str | None = "dp=2, tp=2", cluster: ml.Cluster | None = None) -> None:

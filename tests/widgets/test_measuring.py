@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.base._errors import BenchError, EngineError
+from meshlab.base._errors import BenchError, EngineError, MeshError
 from meshlab.plans._sampling import Sampling
 from meshlab.plots._lines import Line
 from meshlab.widgets import _measuring as measuring
@@ -51,7 +51,9 @@ def fill(widget: MeasureWidget, **form: Any) -> dict[str, Any]:
 
 def test_without_engines_the_form_has_an_estimate_and_says_why_it_cannot_start(widget: MeasureWidget) -> None:
     assert widget._engines["state"] == "none"
-    assert {"label": "4 MPI ranks on this CPU", "n": 4, "backend": "mpi"} in widget._engines["choices"]
+    by_backend = {choice["backend"]: choice for choice in widget._engines["choices"]}
+    assert (by_backend["mpi"]["label"], by_backend["mpi"]["n"]) == ("4 MPI ranks on this CPU", 4)
+    assert by_backend["mpi"]["text"] == "MPI ranks on this CPU"
     assert (widget._bench["can_start"], widget._bench["why"]) == (False, "No engines are running.")
     assert widget._bench["estimate"].startswith("30 steps, about ")  # 15 sizes along two axes
     with pytest.raises(EngineError, match="no engines are running"):
@@ -132,8 +134,13 @@ def test_a_field_with_a_misfit_is_marked(
 def test_a_mesh_that_is_too_large_to_measure_here_has_three_near_ones(thread_engines: ml.Engines) -> None:
     widget = MeasureWidget("pp=16, dp=128, tp=8")
     widget.measuring.engines = thread_engines
-    assert widget._bench["problems"]["mesh"] == "pp=16, dp=128, tp=8 has 16,384 ranks, but 4 ranks are running"
-    assert widget._bench["meshes"] == ["pp=4", "pp=2, dp=2", "pp=2, tp=2"]
+    assert (widget._bench["mesh"], widget._bench["problems"]) == ("pp=2, dp=2", {})  # that of the ranks
+    assert widget._bench["meshes"] == ["pp=4", "pp=2, tp=2"]
+    assert widget._bench["groups"] == {"pp": [0, 1, 0, 1], "dp": [0, 0, 1, 1]}
+    message = "pp=16, dp=128, tp=8 has 16,384 ranks, but 4 ranks are running"
+    with pytest.raises(MeshError, match=message):  # code measures the mesh that it names, or none
+        widget.measuring.start(axis="tp")
+    assert fill(widget, mesh="pp=16, dp=128, tp=8")["problems"]["mesh"] == message
     bench = fill(widget, mesh="pp=2, tp=2", sizes="1K", sampling="quick")
     assert bench["can_start"]
     assert bench["axes"] == ["pp", "tp"]

@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from meshlab.topology.readers._nvml import ClockReader
+from meshlab.topology.readers._sysfs import read_nic_bytes
 
 if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator
@@ -33,6 +34,8 @@ class HostCounters:
     cpu_mhz: float = math.nan  # mean over the cores
     own_s: Mapping[int, float] = field(default_factory=dict)  # time of the processes of the run
     gpus: Sequence[Mapping[str, Any]] = ()  # readings of `ClockReader`
+    core_s: Sequence[tuple[float, float]] = ()  # busy time and all time of each core
+    nic_bytes: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # sent and received, by name
 
 
 def read_counters(pids: Collection[int], *, with_gpus: bool) -> HostCounters:
@@ -60,7 +63,14 @@ def read_counters(pids: Collection[int], *, with_gpus: bool) -> HostCounters:
         cpu_mhz=_cpu_mhz(),
         own_s=own_s,
         gpus=_clock_reader().read() if with_gpus else (),
+        core_s=[_core_s(core._asdict()) for core in psutil.cpu_times(percpu=True)],
+        nic_bytes=read_nic_bytes(),
     )
+
+
+def _core_s(times: Mapping[str, float]) -> tuple[float, float]:
+    total_s = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
+    return total_s - times["idle"] - times.get("iowait", 0.0) - times.get("steal", 0.0), total_s
 
 
 def counters_of_rank(comm: Communicator, pids: Mapping[int, Collection[int]], with_gpus: bool) -> HostCounters:

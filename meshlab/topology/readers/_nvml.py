@@ -150,13 +150,29 @@ def sample() -> list[dict[str, Any]]:
         nvml.nvmlShutdown()
 
 
-class LiveReader:
-    """Repeated readings of all GPUs, with their traffic since the last one. Without GPUs there are none."""
+class _RepeatedReader:
+    """Repeated readings of all GPUs, with the traffic of their NVLinks since the last one."""
 
     def __init__(self) -> None:
         # NVML stays open, because opening it takes longer than all readings.
         self._nvml, _ = _start()
         self._counted: dict[int, tuple[float, int, int]] = {}
+
+    def _read_nvlink(self, queries: _Queries, handle: Any, index: int) -> None:
+        """Compute the rates from counters, which never decrease."""
+        time_s = time.monotonic()
+        counts = queries.query("nvlink", "nvmlDeviceGetFieldValues", handle, _NVLINK_FIELDS, then=_nvlink_counts)
+        if counts is None:
+            return
+        before = self._counted.get(index)
+        self._counted[index] = (time_s, *counts)
+        if before is not None and time_s > before[0]:
+            for name, count, earlier in zip(("tx", "rx"), counts, before[1:], strict=True):
+                queries.fields[f"nvlink_{name}_gbs"] = max(count - earlier, 0) * 1024 / (time_s - before[0]) / 1e9
+
+
+class LiveReader(_RepeatedReader):
+    """Repeated readings of all GPUs, with their traffic since the last one. Without GPUs there are none."""
 
     def read(self) -> list[dict[str, Any]]:
         """Return the readings of `sample` per GPU without error counters, but with names, limits and GB/s."""
@@ -180,27 +196,14 @@ class LiveReader:
             readings.append({"id": index, **queries.fields})
         return readings
 
-    def _read_nvlink(self, queries: _Queries, handle: Any, index: int) -> None:
-        """Compute the rates from counters, which never decrease."""
-        time_s = time.monotonic()
-        counts = queries.query("nvlink", "nvmlDeviceGetFieldValues", handle, _NVLINK_FIELDS, then=_nvlink_counts)
-        if counts is None:
-            return
-        before = self._counted.get(index)
-        self._counted[index] = (time_s, *counts)
-        if before is not None and time_s > before[0]:
-            for name, count, earlier in zip(("tx", "rx"), counts, before[1:], strict=True):
-                queries.fields[f"nvlink_{name}_gbs"] = max(count - earlier, 0) * 1024 / (time_s - before[0]) / 1e9
 
+class ClockReader(_RepeatedReader):
+    """Repeated readings of what explains a measurement: clocks, load, and the processes on all GPUs."""
 
-class ClockReader:
-    """Repeated readings of the clocks of all GPUs, and of the processes on them. Without GPUs there are none."""
-
-    def __init__(self) -> None:
-        self._nvml, _ = _start()
+    # Without the traffic of PCIe, because each query of it takes the 20 ms over which the driver counts.
 
     def read(self) -> list[dict[str, Any]]:
-        """Return `clock_sm_mhz`, `throttle` and `pids` per GPU, as far as the driver has them."""
+        """Return `clock_sm_mhz`, `throttle`, `pids` and the load per GPU, as far as the driver has them."""
         if self._nvml is None:
             return []
         nvml, readings = self._nvml, []
@@ -212,6 +215,15 @@ class ClockReader:
                 queries.set("clock_sm_mhz", "nvmlDeviceGetClockInfo", handle, clock, then=float)
                 queries.set("throttle", "nvmlDeviceGetCurrentClocksThrottleReasons", handle, then=_throttle_text)
                 queries.set("pids", "nvmlDeviceGetComputeRunningProcesses", handle, then=_pids)
+                rates = queries.query("utilisation_percent", "nvmlDeviceGetUtilizationRates", handle)
+                if rates is not None:
+                    queries.fields["utilisation_percent"] = float(rates.gpu)
+                memory = queries.query("memory_used_bytes", "nvmlDeviceGetMemoryInfo", handle)
+                if memory is not None:
+                    queries.fields["memory_used_bytes"] = int(memory.used)
+                queries.set("temperature_c", "nvmlDeviceGetTemperature", handle, 0, then=float)
+                queries.set("power_w", "nvmlDeviceGetPowerUsage", handle, then=lambda milliwatts: milliwatts / 1000)
+                self._read_nvlink(queries, handle, index)
             readings.append({"id": index, **queries.fields})
         return readings
 

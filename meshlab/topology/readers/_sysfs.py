@@ -9,6 +9,7 @@ import os
 import platform
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,40 @@ def read_nics(root: Path = Path("/")) -> list[dict[str, Any]]:
             }
         )
     return nics
+
+
+# The counters of an RDMA port are in units of four bytes, those of a network interface in bytes.
+_COUNTERS = {
+    "infiniband": ("counters/port_xmit_data", "counters/port_rcv_data", 4),
+    "net": ("statistics/tx_bytes", "statistics/rx_bytes", 1),
+}
+
+
+def read_nic_bytes(root: Path = Path("/")) -> dict[str, tuple[int, int]]:
+    """Return the bytes that each port of `read_nics` has sent and received, as far as the system counts them."""
+    counts = {}
+    for name, sent, received, unit in _nic_counters(root):
+        tx, rx = _integer(sent), _integer(received)
+        if tx is not None and rx is not None:
+            counts[name] = (tx * unit, rx * unit)
+    return counts
+
+
+@cache
+def _nic_counters(root: Path) -> list[tuple[str, Path, Path, int]]:
+    """Return the counters of each port. They are looked for once, because a run reads them often."""
+    counters = []
+    for nic in read_nics(root):
+        card, _, port = str(nic["name"]).partition(":")
+        is_rdma = (root / "sys/class/infiniband" / card).is_dir()
+        kind = "infiniband" if is_rdma else "net"
+        folder = root / "sys/class" / kind / card
+        if is_rdma:
+            ports = sorted((folder / "ports").glob("[0-9]*"), key=_natural)
+            folder = folder / "ports" / (port or ports[0].name)
+        sent, received, unit = _COUNTERS[kind]
+        counters.append((str(nic["name"]), folder / sent, folder / received, unit))
+    return counters
 
 
 def _natural(path: Path) -> list[str | int]:

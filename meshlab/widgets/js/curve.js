@@ -1,6 +1,6 @@
 // The chart of lines against message size. Its names are local, because the scripts of a widget are joined into one text.
 
-import { svg } from "./dom.js";
+import { element, show, svg } from "./dom.js";
 import { THIN, sizeText, threeDigits } from "./text.js";
 
 const FONT_PX = 12; // the smallest text, 9 pt
@@ -9,6 +9,7 @@ const DIRECT_LABELS = 5; // more lines than this get a legend instead
 const WIDEST_LABEL_PX = 160;
 const NEAR_PX = 40; // maximum distance between the pointer and the point that it shows
 const MANY_POINTS = 200; // lines with more points have no markers
+const LEAST_DRAG_PX = 12; // a shorter drag does not zoom
 const DISTINCT_GROUPS = 8; // thin lines of more groups than this are pale
 const GREY = "#8c8c8c";
 const MARKUP = `
@@ -18,6 +19,8 @@ const MARKUP = `
     <svg aria-hidden="true"></svg>
   </div>
   <div class="ml-curve-tip" hidden><b></b><span></span></div>
+  <div class="ml-curve-values" aria-hidden="true"></div>
+  <button type="button" class="ml-curve-whole" hidden title="Show all sizes again (double click, or 0).">All sizes</button>
   <div class="ml-curve-legend"></div>
   <div class="ml-curve-status" role="status" aria-live="polite"></div>`;
 
@@ -44,12 +47,12 @@ function read(get) {
   let at = 0;
   const take = (count) => values.subarray(at, (at += count));
   return listed.map(({ name, points, band, groups, kind }, index) => ({
-    name: kind ? `${name}, ${kind}` : name,
-    kind, // empty for a measured line, or "previous" or "predicted"
+    name: kind && kind !== "overlaid" ? `${name}, ${kind}` : name, // an overlaid line has the name of its run
+    kind, // empty for a measured line, or "previous", "predicted" or "overlaid"
     colour:
       kind === "previous"
         ? GREY
-        : palette[(kind ? listed.findIndex((one) => one.name === name) : index) % palette.length],
+        : palette[(kind === "predicted" ? listed.findIndex((one) => one.name === name) : index) % palette.length],
     shape: SHAPES[index % SHAPES.length],
     size: take(points),
     value: take(points),
@@ -94,12 +97,17 @@ function scaleY(lines, levels, isLog, high) {
   return { ticks, at: (value) => (Math.log10(value) - from) / (to - from) };
 }
 
-function scaleX(lines, range, wide) {
+// The sizes from the smallest to the largest.
+function rangeOf(lines, range) {
   let [low, high] = range ?? [Infinity, -Infinity];
   for (const line of lines) {
     if (line.size.length) [low, high] = [Math.min(low, line.size[0]), Math.max(high, line.size[line.size.length - 1])];
   }
-  if (low > high) [low, high] = [1024, 2 ** 20];
+  return low > high ? [1024, 2 ** 20] : [low, high];
+}
+
+function scaleX(lines, range, wide, zoom) {
+  const [low, high] = zoom ?? rangeOf(lines, range);
   let [from, to] = [Math.log2(low), Math.log2(high)];
   if (to - from < 1) [from, to] = [from - 1, to + 1];
   const every = Math.max(1, Math.ceil((to - from) / (wide / 72)));
@@ -107,7 +115,11 @@ function scaleX(lines, range, wide) {
   for (let power = Math.ceil(from - 1e-9); power <= to + 1e-9; power++) {
     if (power >= 0 && power % every === 0) ticks.push(2 ** power);
   }
-  return { ticks, at: (value) => (Math.log2(value) - from) / (to - from) };
+  return {
+    ticks,
+    at: (value) => (Math.log2(value) - from) / (to - from),
+    of: (share) => 2 ** (from + share * (to - from)),
+  };
 }
 
 // Move labels apart inside [top, bottom], in the same order.
@@ -151,22 +163,35 @@ function runs(items, condition) {
   return found.filter((run) => run.length);
 }
 
+// The points of a line in a range of sizes, for the scale of its values.
+function within(line, [low, high]) {
+  const cut = (values) => values?.filter((_, k) => line.size[k] >= low && line.size[k] <= high) ?? null;
+  return { value: cut(line.value), low: cut(line.low), high: cut(line.high), groups: line.groups.map(cut) };
+}
+
+let charts = 0; // the names of what one chart refers to are different from those of the others
+
 // Draws the chart into an element. `get` returns a value by name, see `Curve` in curve.py.
 export function curveChart({ el, get }) {
   const root = document.createElement("div");
   root.className = "meshlab-curve";
   root.innerHTML = MARKUP;
   el.append(root);
-  const [title, note, stage, picture, tip, legend, status] = [
+  const [title, note, stage, picture, tip, values, whole, legend, status] = [
     "title",
     "note",
     "stage",
     "stage svg",
     "tip",
+    "values",
+    "whole",
     "legend",
     "status",
   ].map((name) => /** @type {HTMLElement} */ (root.querySelector(`.ml-curve-${name}`)));
   const ring = svg("path", { class: "ml-curve-ring" });
+  const cursor = svg("path", { class: "ml-curve-cursor" }); // at the size whose values are below the chart
+  const chosen = svg("rect", { class: "ml-curve-chosen", width: 0 }); // the sizes that are dragged over
+  const clip = `ml-curve-clip-${++charts}`;
   const pen = document.createElement("canvas").getContext("2d"); // only to measure text
   const ended = new AbortController();
   const listen = (target, event, handler) => target.addEventListener(event, handler, { signal: ended.signal });
@@ -178,6 +203,9 @@ export function curveChart({ el, get }) {
   let byKey = false;
   let width = 0;
   let frame = 0;
+  let zoom = null; // the range of sizes that is shown, or null for all
+  let plot = null; // where the chart is on the page: { left, right, top, bottom, px, of }
+  let dragged = null; // where a drag began
   const schedule = () => (frame ||= requestAnimationFrame(paint));
 
   const shorten = (text) => {
@@ -207,7 +235,7 @@ export function curveChart({ el, get }) {
     const top = 28;
     const bottom = height - 44;
     const y = scaleY(
-      lines,
+      zoom ? lines.map((line) => within(line, zoom)) : lines,
       levels.map(([, value]) => value),
       isLog,
       bottom - top,
@@ -215,12 +243,14 @@ export function curveChart({ el, get }) {
     const left = Math.ceil(Math.max(...y.ticks.map((tick) => textWidth(tickText(tick))))) + 12;
     const names = drawn.map((line) => shorten(line.name));
     const right = width - (isDirect && names.length ? Math.ceil(Math.max(...names.map(textWidth))) + 32 : 28);
-    const x = scaleX(lines, get("x_range"), right - left);
+    const x = scaleX(lines, get("x_range"), right - left, zoom);
     const px = (value) => left + x.at(value) * (right - left);
     const py = (value) => bottom - y.at(value) * (bottom - top);
     const usable = (value) => Number.isFinite(value) && (!isLog || value > 0);
 
+    plot = { left, right, top, bottom, px, of: (at) => x.of((at - left) / (right - left)) };
     const parts = [paintScale(x, y, px, py, left, right, top, bottom)];
+    const drawing = svg("g", zoom ? { "clip-path": `url(#${clip})` } : {});
     parts.push(paintLevels(levels, py, left, right, top, bottom));
     spots = [];
     for (const line of [...lines.filter((l) => l.kind), ...lines.filter((l) => !l.kind)]) {
@@ -229,10 +259,28 @@ export function curveChart({ el, get }) {
         usable(line.value[index]) ? py(line.value[index]) : NaN,
         index,
       ]);
-      parts.push(paintLine(line, places, px, py, usable));
-      spots[lines.indexOf(line)] = places.filter(([, at]) => Number.isFinite(at));
+      drawing.append(paintLine(line, places, px, py, usable));
+      spots[lines.indexOf(line)] = places.filter(
+        ([x, at]) => Number.isFinite(at) && (!zoom || (x >= left - 1 && x <= right + 1)),
+      );
     }
-    if (isDirect) parts.push(paintEnds(drawn, names, right, top, bottom));
+    parts.push(drawing);
+    if (zoom) {
+      const box = { x: left - 6, y: top - 6, width: right - left + 12, height: bottom - top + 12 };
+      parts.push(svg("clipPath", { id: clip }, svg("rect", box)));
+    }
+    if (isDirect) {
+      const visible = drawn.map((line, k) => [line, names[k]]).filter(([line]) => spots[lines.indexOf(line)].length);
+      parts.push(
+        paintEnds(
+          visible.map(([line]) => line),
+          visible.map(([, name]) => name),
+          right,
+          top,
+          bottom,
+        ),
+      );
+    }
     if (!drawn.length) {
       parts.push(
         svg("text", { x: (left + right) / 2, y: (top + bottom) / 2, "text-anchor": "middle" }, "no points yet"),
@@ -240,7 +288,8 @@ export function curveChart({ el, get }) {
     }
     picture.setAttribute("height", height);
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    picture.replaceChildren(...parts, ring);
+    picture.replaceChildren(...parts, cursor, chosen, ring);
+    show(whole, Boolean(zoom));
 
     title.textContent = get("title");
     note.textContent = get("note");
@@ -248,7 +297,7 @@ export function curveChart({ el, get }) {
     const what = title.textContent || `${get("y_label")} against ${get("x_label")}`;
     stage.setAttribute(
       "aria-label",
-      `${what}. Left and right arrow keys move along a line. Up and down arrow keys switch lines.`,
+      `${what}. Left and right arrow keys move along a line. Up and down arrow keys switch lines. + and - zoom.`,
     );
     point();
   }
@@ -357,6 +406,7 @@ export function curveChart({ el, get }) {
   function point() {
     const spot = active && spots[active[0]]?.[Math.min(active[1], spots[active[0]].length - 1)];
     tip.hidden = !spot;
+    if (spot) showValues(lines[active[0]].size[spot[2]]);
     ring.setAttribute("d", spot ? SHAPES[0](7) : "");
     if (!spot) return announce("");
     const [x, y, index] = spot;
@@ -382,7 +432,76 @@ export function curveChart({ el, get }) {
     if (status.textContent !== text) status.textContent = text;
   }
 
+  // The values of all lines at a size, below the chart, and a line at this size.
+  function showValues(size) {
+    if (!plot || size === null) {
+      cursor.setAttribute("d", "");
+      return values.replaceChildren();
+    }
+    cursor.setAttribute("d", `M${plot.px(size)},${plot.top}V${plot.bottom}`);
+    const at = lines.map((line) => [line, line.value[line.size.indexOf(size)]]).filter(([, v]) => Number.isFinite(v));
+    values.replaceChildren(
+      element("b", { text: sizeText(size) }),
+      ...at.map(([line, value]) => {
+        const entry = legendEntry(line);
+        entry.append(` ${threeDigits(value)}${THIN}${get("y_unit")}`);
+        return entry;
+      }),
+    );
+  }
+
+  function sizeNear(x) {
+    const sizes = new Set(spots.flatMap((places, line) => places.map(([, , index]) => lines[line].size[index])));
+    return [...sizes].reduce(
+      (best, size) => (best === null || Math.abs(plot.px(size) - x) < Math.abs(plot.px(best) - x) ? size : best),
+      null,
+    );
+  }
+
+  function zoomTo(range) {
+    zoom = range && range[1] / range[0] >= 1.9 ? range : null;
+    active = null;
+    schedule();
+  }
+
+  function zoomBy(factor) {
+    const [from, to] = [plot.of(plot.left), plot.of(plot.right)].map(Math.log2);
+    const middle = active ? Math.log2(lines[active[0]].size[spots[active[0]][active[1]][2]]) : (from + to) / 2;
+    const half = (factor * (to - from)) / 2;
+    const [low, high] = rangeOf(lines, get("x_range"));
+    const range = [Math.max(low, 2 ** (middle - half)), Math.min(high, 2 ** (middle + half))];
+    if (half >= 0.5) zoomTo(range[0] > low || range[1] < high ? range : null);
+  }
+
+  function press(event) {
+    const x = event.clientX - picture.getBoundingClientRect().left;
+    if (!plot || event.button || event.pointerType === "touch" || x < plot.left || x > plot.right) return;
+    dragged = x;
+    stage.setPointerCapture?.(event.pointerId);
+  }
+
+  function drag(event) {
+    if (dragged === null) return false;
+    const to = event.clientX - picture.getBoundingClientRect().left;
+    const x = Math.max(plot.left, Math.min(to, plot.right));
+    const isZoom = Math.abs(x - dragged) >= LEAST_DRAG_PX;
+    const [low, high] = [Math.min(x, dragged), Math.max(x, dragged)];
+    for (const [name, value] of Object.entries({ x: low, y: plot.top, width: isZoom ? high - low : 0 })) {
+      chosen.setAttribute(name, String(value));
+    }
+    chosen.setAttribute("height", String(plot.bottom - plot.top));
+    return isZoom ? [low, high] : true;
+  }
+
+  function release(event) {
+    const range = drag(event);
+    dragged = null;
+    chosen.setAttribute("width", "0");
+    if (Array.isArray(range)) zoomTo(range.map(plot.of));
+  }
+
   function hover(event) {
+    if (drag(event)) return;
     const box = picture.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     let nearest = NEAR_PX;
@@ -395,18 +514,22 @@ export function curveChart({ el, get }) {
       }),
     );
     point();
+    if (!active) showValues(plot && x >= plot.left && x <= plot.right ? sizeNear(x) : null);
   }
 
   function leave() {
     active = null;
     point();
+    showValues(null);
   }
 
   function key(event) {
     const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Escape: null };
-    if (!(event.key in moves) || event.ctrlKey || event.metaKey || event.altKey) return;
+    const zooms = { "+": 0.5, "=": 0.5, "-": 2, 0: Infinity };
+    if (!(event.key in moves || event.key in zooms) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     event.stopPropagation();
+    if (event.key in zooms) return plot && zoomBy(zooms[event.key]);
     if (event.key === "Escape") return leave();
     const some = spots.map((places, line) => (places.length ? line : -1)).filter((line) => line >= 0);
     if (!some.length) return;
@@ -421,6 +544,11 @@ export function curveChart({ el, get }) {
     point();
   }
 
+  listen(stage, "pointerdown", press);
+  listen(stage, "pointerup", release);
+  listen(stage, "pointercancel", release);
+  listen(stage, "dblclick", () => zoomTo(null));
+  listen(whole, "click", () => (zoomTo(null), stage.focus()));
   listen(stage, "pointermove", hover);
   listen(stage, "pointerleave", leave);
   listen(stage, "keydown", key);

@@ -1,10 +1,11 @@
 // What the panels are made of: steppers, the reason why an edit is not possible, menus, copies and downloads.
 
-import { button, element, findAll, focusIn, refill } from "./dom.js";
+import { attribute, button, element, findAll, focusIn, refill, setText } from "./dom.js";
 
 /**
  * A text field that keeps what is typed, or sent and not answered yet: only the answer to its own edit replaces it.
- * @param {{ input: HTMLInputElement, listen: Listen, queue: EditQueue, send: (text: string) => number | null }} parts
+ * @param {{ input: HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement, listen: Listen, queue: EditQueue,
+ *   send: (text: string) => number | null }} parts
  *   `send` returns the version of the edit.
  */
 export function typedField({ input, listen, queue, send }) {
@@ -38,9 +39,23 @@ export function typedField({ input, listen, queue, send }) {
   };
 }
 
-// A number with − and +. `step(by)` and `type(text)` are called by hand and return the version of their edit, `update`
+// A number that cannot be changed, for a page without Python.
+function readout() {
+  const root = element("span", { class: "ml-readout" });
+  return {
+    root,
+    rename() {},
+    /** @param {{ value: string, hint?: string, [name: string]: any }} content */
+    update({ value, hint = "" }) {
+      setText(root, value || hint);
+    },
+  };
+}
+
+// A number with − and +, or without `isLive` only the number. `step(by)` and `type(text)` are called by hand and return the version of their edit, `update`
 // is called by Python.
-export function stepper({ label, listen, queue, step, type, id = null, wide = false }) {
+export function stepper({ label, listen, queue, step, type, id = null, wide = false, isLive = true }) {
+  if (!isLive) return readout();
   const less = button("−", { "aria-label": `${label}: less`, tabindex: "-1" });
   const more = button("+", { "aria-label": `${label}: more`, tabindex: "-1" });
   const input = element("input", {
@@ -73,6 +88,11 @@ export function stepper({ label, listen, queue, step, type, id = null, wide = fa
   return {
     root,
     input,
+    rename(name) {
+      attribute(input, "aria-label", name);
+      attribute(less, "aria-label", `${name}: less`);
+      attribute(more, "aria-label", `${name}: more`);
+    },
     update({ value, canLess = true, canMore = true, off = "", problem = null, hint = "" }) {
       field.update(value, problem ? problem.value : value);
       // A button that the pointer is on stays enabled for the browser, so that it keeps the focus at the end of its range.

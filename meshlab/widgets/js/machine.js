@@ -33,10 +33,9 @@ export function machinePanel({ root, listen, shell }) {
     "section",
     { class: "ml-machine", "aria-label": "Machine" },
     element("h2", { text: "Machine" }),
-    preset,
-    element("div", { class: "ml-row" }, here, paste),
-    pasted,
-    problem.root,
+    ...(shell.isLive
+      ? [preset, element("div", { class: "ml-row" }, here, paste), pasted, problem.root]
+      : [element("p", { text: shell.panel().machine?.title ?? "" })]),
     fields,
     note,
     failed,
@@ -73,12 +72,19 @@ export function machinePanel({ root, listen, shell }) {
       label,
       listen,
       queue: shell.queue,
+      isLive: shell.isLive,
       id: shell.id(`dial-${name}`),
       step: (by) => edit({ action: "turn", dial: name, by, where: `dial:${name}` }),
       type: (value) => edit({ action: "dial", dial: name, value, where: `dial:${name}` }),
     });
     const box = problemBox({ listen, edit });
-    const made = { field, box, caption: element("label", { for: shell.id(`dial-${name}`), text: label }) };
+    const made = {
+      field,
+      box,
+      caption: shell.isLive
+        ? element("label", { for: shell.id(`dial-${name}`), text: label })
+        : element("span", { class: "ml-soft", text: label }),
+    };
     fields.append(made.caption, field.root, box.root);
     dials.set(name, made);
     return made;
@@ -101,6 +107,7 @@ export function machinePanel({ root, listen, shell }) {
       }
       preset.value = machine.preset;
       for (const dial of machine.dials) {
+        if (!shell.isLive && (dial.off || dial.value === "")) continue; // it says nothing about the machine
         const { field, box, caption } = dials.get(dial.name) ?? dialRow(dial);
         const mine = shell.fault(`dial:${dial.name}`);
         const hint = dial.hint || (dial.value === "" ? "–" : "");
@@ -127,6 +134,14 @@ export function machinePanel({ root, listen, shell }) {
       }
       setText(note, panel.note);
       note.hidden = !panel.note;
+      if (!shell.isLive) {
+        const list = element(
+          "ul",
+          { class: "ml-run-notes" },
+          machine.failed.map(([, name]) => element("li", { text: name })),
+        );
+        return refill(failed, ...(machine.failed.length ? [element("h3", { text: "Failed" }), list] : []));
+      }
       const chips = machine.failed.map(([part, name]) =>
         element(
           "button",

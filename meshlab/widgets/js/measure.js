@@ -1,5 +1,6 @@
 // The engines, the form of the next run, the run, and the monitor.
 
+import { GROUPS } from "./colors.js";
 import { attribute, element, fill, setText, show } from "./dom.js";
 import { typedField } from "./fields.js";
 import { monitorPanel } from "./monitor.js";
@@ -14,14 +15,19 @@ const FEW_CHIPS = 64; // with their numbers
 function enginesPanel({ model, shell }) {
   const sign = element("span", { class: "ml-run-sign", "aria-hidden": "true" });
   const line = element("span", { class: "ml-run-line" });
-  const choice = element("select", { "aria-label": "Engines to start" });
+  const number = element("input", { type: "number", min: 1, "aria-label": "Ranks", class: "ml-run-number" });
+  const choice = element("select", { "aria-label": "Backend" });
   const send = (action, more) => shell.send({ type: "measure.engines", action, ...more });
   const chosen = () => model.get("_engines").choices[choice.selectedIndex];
   const start = element("button", {
     type: "button",
     class: "ml-run-main",
-    text: "Start",
-    onclick: () => send("start", chosen()),
+    text: "Start ranks",
+    onclick: () => {
+      const { n, most = n, backend, owner } = chosen();
+      const ranks = Math.min(most, Math.max(1, Math.round(Number(number.value)) || n));
+      send("start", owner === undefined ? { n: ranks, backend } : { owner });
+    },
   });
   const end = element("button", {
     type: "button",
@@ -42,56 +48,120 @@ function enginesPanel({ model, shell }) {
     title: "Stop the processes. A run is cancelled, and its rows are kept.",
     onclick: () => send("close"),
   });
-  const chips = element("div", { class: "ml-run-chips", role: "img" });
+  const map = rankMap({ model });
   const alert = element("div", { class: "ml-run-alert", role: "alert" });
+  const choices = element("div", { class: "ml-run-starts" }, number, choice, start, end);
   const root = element(
     "section",
-    { class: "ml-run-engines", "aria-label": "Engines" },
+    { class: "ml-run-engines", "aria-label": "Ranks" },
     element(
       "div",
       { class: "ml-run-head" },
       element("div", { class: "ml-run-state" }, sign, line),
-      element("div", { class: "ml-run-controls" }, choice, start, end, restart, close),
+      element("div", { class: "ml-run-controls" }, restart, close),
     ),
+    choices,
     alert,
-    chips,
+    map.root,
   );
+  choice.addEventListener("change", () => {
+    fit(chosen());
+    nameStart();
+  });
+
+  function fit({ n, most = n }) {
+    number.max = String(most);
+    number.value = String(n);
+  }
 
   // Engines of another workbench are taken over, or stopped.
   function nameStart() {
     const isOffer = chosen()?.owner !== undefined;
-    setText(start, isOffer ? "Use them" : "Start");
-    show(end, isOffer && !start.hidden);
+    setText(start, isOffer ? "Use them" : "Start ranks");
+    show(number, !isOffer);
+    show(end, isOffer);
   }
-  choice.addEventListener("change", nameStart);
 
   function update() {
-    const { state, text: where, doing, problem, ranks, more, choices, is_own: isOwn } = model.get("_engines");
+    const { state, text: where, doing, problem, choices: offered, is_own: isOwn } = model.get("_engines");
     if (!state) return;
     attribute(root, "data-state", state);
     setText(sign, doing && state === "none" ? "◌" : ENGINE_SIGNS[state]);
-    setText(line, [where, doing || ENGINE_WORDS[state]].filter(Boolean).join(" · "));
-    fill(choice, choices, () => choices.map(({ label }) => element("option", { text: label })));
     const isNone = state === "none" || state === "closed";
+    setText(line, isNone ? doing || "No ranks yet" : [where, doing || ENGINE_WORDS[state]].filter(Boolean).join(" · "));
+    fill(choice, offered, () => offered.map(({ text }) => element("option", { text })));
+    if (!number.value && offered.length) fit(chosen());
     const isBusy = Boolean(doing);
-    show(choice, isNone);
-    show(start, isNone);
+    show(choices, isNone);
     nameStart();
     show(restart, state === "broken");
     show(close, isOwn && !isNone && state !== "closing");
-    start.disabled = end.disabled = choice.disabled = restart.disabled = isBusy;
+    start.disabled = end.disabled = number.disabled = choice.disabled = restart.disabled = isBusy;
     setText(alert, problem ? `${problem[0].toUpperCase()}${problem.slice(1)}` : "");
-    show(chips, ranks.length > 0 && !isNone);
-    fill(chips, [ranks, more], () => [
-      ...ranks.map(([rank, word, title]) =>
-        element("span", {
-          class: `ml-run-chip ml-run-${word}`,
-          title: `${title} · ${word}`,
-          text: ranks.length <= FEW_CHIPS ? rank : "",
-        }),
-      ),
-      ...(more ? [element("span", { class: "ml-soft", text: `and ${more.toLocaleString("en")} more` })] : []),
-    ]);
+    map.update();
+  }
+  return { root, update };
+}
+
+// The ranks that measure, in a box per host, coloured by their groups along one axis of the mesh that is measured.
+function rankMap({ model }) {
+  let axis = "";
+  const caption = element("div", { class: "ml-run-mapped" });
+  const chips = element("div", { class: "ml-run-chips", role: "img" });
+  const root = element("div", { class: "ml-run-map" }, caption, chips);
+
+  function chip([rank, word, title], isNamed, groups) {
+    const group = groups?.[rank];
+    const where = group >= 0 ? ` · ${axis} group ${group}` : "";
+    return element("span", {
+      class: `ml-run-chip ml-run-${word}`,
+      title: `${title}${where} · ${word}`,
+      style: group >= 0 && word !== "dead" ? `--ml-run-group: var(--ml-g${group % GROUPS})` : null,
+      text: isNamed ? rank : "",
+    });
+  }
+
+  function update() {
+    const { state, ranks = [], more, hosts = [] } = model.get("_engines");
+    const { groups = {}, mesh, form } = model.get("_bench");
+    const isNone = !state || state === "none" || state === "closed";
+    show(root, ranks.length > 0 && !isNone);
+    const axes = Object.keys(groups);
+    if (form?.axis && axes.includes(form.axis)) axis = form.axis;
+    else if (!axes.includes(axis)) axis = axes.at(-1) ?? "";
+    const isMeasured = axes.length > 0 && groups[axis].length >= ranks.length;
+    fill(caption, [mesh, axes, axis, isMeasured], () =>
+      isMeasured
+        ? [
+            element("span", { text: mesh }),
+            element("span", { class: "ml-soft", text: "groups of" }),
+            ...axes.map((name) =>
+              element("button", {
+                type: "button",
+                class: "ml-run-axis",
+                text: name,
+                "aria-pressed": String(name === axis),
+                onclick: () => ((axis = name), update()),
+              }),
+            ),
+          ]
+        : [],
+    );
+    fill(chips, [ranks, more, hosts, axis, groups], () => {
+      const boxes = new Map();
+      ranks.forEach((one, k) => {
+        const host = hosts[k] ?? "";
+        if (!boxes.has(host)) boxes.set(host, []);
+        boxes.get(host).push(chip(one, ranks.length <= FEW_CHIPS, isMeasured ? groups[axis] : null));
+      });
+      const named = (host, list) => [element("span", { class: "ml-run-host-name ml-soft", text: host }), ...list];
+      return [
+        ...[...boxes].map(([host, list]) =>
+          element("span", { class: "ml-run-host" }, boxes.size > 1 ? named(host, list) : list),
+        ),
+        ...(more ? [element("span", { class: "ml-soft", text: `and ${more.toLocaleString("en")} more` })] : []),
+      ];
+    });
     const counts = new Map();
     for (const [, word] of ranks) counts.set(word, (counts.get(word) ?? 0) + 1);
     attribute(chips, "aria-label", [...counts].map(([word, n]) => `${n} rank${n === 1 ? "" : "s"} ${word}`).join(", "));
@@ -138,7 +208,7 @@ function formPanel({ model, listen, shell }) {
   const start = element("button", {
     type: "button",
     class: "ml-run-main",
-    text: "Start",
+    text: "Measure",
     onclick: () => shell.send({ type: "measure.start" }),
   });
   const root = element(
@@ -227,6 +297,7 @@ function formPanel({ model, listen, shell }) {
     show(meshes, bench.meshes.length > 0);
     setText(estimate, [bench.why, bench.estimate].filter(Boolean).join(" "));
     start.disabled = !bench.can_start;
+    start.classList.toggle("ml-run-main", !bench.why); // the ranks have the main button until they run
   }
   return { root, update };
 }
@@ -237,21 +308,27 @@ export function measurePanel(parts) {
   const form = formPanel(parts);
   const runBox = element("div");
   const monitorBox = element("div");
-  const root = element("div", { class: "meshlab-run ml-run-measure" }, engines.root, form.root, runBox, monitorBox);
+  const setup = element("div", { class: "ml-run-setup" }, engines.root, form.root);
+  const outcome = element("div", { class: "ml-run-outcome" }, runBox, monitorBox);
+  const root = element(
+    "div",
+    { class: "meshlab-run ml-run-measure" },
+    element("div", { class: "ml-run-two-columns" }, setup, outcome),
+  );
   parent.append(root);
   const isLive = typeof parts.model.send === "function"; // a saved page has no Python, so it only shows the run
-  for (const part of [engines.root, form.root, monitorBox]) part.hidden = !isLive;
+  setup.hidden = monitorBox.hidden = !isLive;
   const run = runPanel({ ...parts, root: runBox, shell: { ...parts.shell, hasRestart: true } });
   const monitor = monitorPanel({ ...parts, root: monitorBox });
 
   function update(changed) {
     const any = (...names) => !changed || names.some((name) => changed.has(name));
-    if (any("_engines")) engines.update();
+    if (any("_engines", "_bench")) engines.update();
     if (any("_bench")) form.update();
-    if (any(...runPanel.traits)) run.update(changed);
+    if (any("_runs", ...runPanel.traits)) run.update(changed);
     if (any(...monitorPanel.traits)) monitor.update();
   }
   update();
   return { update, destroy: () => (run.destroy(), monitor.destroy(), root.remove()) };
 }
-measurePanel.traits = ["_engines", "_bench", ...runPanel.traits, ...monitorPanel.traits];
+measurePanel.traits = ["_engines", "_bench", "_runs", ...runPanel.traits, ...monitorPanel.traits];

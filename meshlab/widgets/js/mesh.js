@@ -33,6 +33,7 @@ export function meshPanel({ root, listen, shell }) {
     label: "Message size",
     listen,
     queue: shell.queue,
+    isLive: shell.isLive,
     wide: true,
     id: shell.id("message"),
     step: (by) => edit({ action: "message_step", by, where: "message" }),
@@ -44,16 +45,22 @@ export function meshPanel({ root, listen, shell }) {
     { class: "ml-mesh", "aria-label": "Mesh" },
     element("h2", {}, "Mesh ", element("span", { class: "ml-soft", text: "· slowest axis first" })),
     list,
-    toolbar,
-    element("p", { class: "ml-note ml-sum" }, sum, " ", fill),
-    problem.root,
-    element("div", { class: "ml-row ml-two" }, add, template),
-    element("div", { class: "ml-row ml-paste-row" }, text, use),
+    ...(shell.isLive ? [toolbar] : []),
+    element("p", { class: "ml-note ml-sum" }, sum, " ", ...(shell.isLive ? [fill] : [])),
+    ...(shell.isLive
+      ? [
+          problem.root,
+          element("div", { class: "ml-row ml-two" }, add, template),
+          element("div", { class: "ml-row ml-paste-row" }, text, use),
+        ]
+      : []),
     element("h2", { text: "Message" }),
     element(
       "div",
       { class: "ml-fields" },
-      element("label", { for: shell.id("message"), text: "Size per rank" }),
+      shell.isLive
+        ? element("label", { for: shell.id("message"), text: "Size per rank" })
+        : element("span", { class: "ml-soft", text: "Size per rank" }),
       message.root,
     ),
     messageProblem.root,
@@ -138,6 +145,7 @@ export function meshPanel({ root, listen, shell }) {
       label: `Size of ${name}`,
       listen,
       queue: shell.queue,
+      isLive: shell.isLive,
       step: (by) => {
         const row = rows.find((one) => one.name === name);
         const isOutdated = shell.queue.waiting().length > 0; // the row is that before the waiting edits
@@ -150,8 +158,8 @@ export function meshPanel({ root, listen, shell }) {
     const node = element(
       "div",
       { class: "ml-axis-row", role: "listitem" },
-      grip,
-      element("span", { class: "ml-name-cell" }, select, rename, rest),
+      ...(shell.isLive ? [grip] : [element("span")]),
+      element("span", { class: "ml-name-cell" }, select, ...(shell.isLive ? [rename] : []), rest),
       field.root,
       mark,
       box.root,
@@ -178,9 +186,10 @@ export function meshPanel({ root, listen, shell }) {
       made.delete(name);
       name = value;
       setText(select, name);
+      field.rename(`Size of ${name}`);
     };
     listen(select, "click", () => shell.chooseAxis(name));
-    listen(select, "dblclick", startRename);
+    if (shell.isLive) listen(select, "dblclick", startRename);
     listen(rename, "blur", () => endRename(true));
     listen(rename, "keydown", (event) => {
       event.stopPropagation();
@@ -190,6 +199,7 @@ export function meshPanel({ root, listen, shell }) {
       }
     });
     listen(node, "keydown", (event) => {
+      if (!shell.isLive) return;
       const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
       if (step && event.altKey) {
         move(name, rows.findIndex((row) => row.name === name) + step);
@@ -247,6 +257,7 @@ export function meshPanel({ root, listen, shell }) {
         node.classList.toggle("ml-on", name === axis);
         grip.setAttribute("aria-label", `Move ${name}`);
         const mine = shell.fault(`size:${name}`);
+        field.rename(`Size of ${name}`);
         field.update({
           value: String(row.size),
           canLess: Boolean(row.less),
@@ -254,7 +265,7 @@ export function meshPanel({ root, listen, shell }) {
           problem: mine,
         });
         box.update(mine);
-        rest.hidden = !row.is_rest || n < 2;
+        rest.hidden = !row.is_rest || n < 2 || !shell.isLive;
         setText(mark, row.mark);
         mark.title = row.meaning;
         mark.setAttribute("aria-label", row.meaning);

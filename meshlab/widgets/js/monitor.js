@@ -90,7 +90,11 @@ export function monitorPanel({ model, root: parent, shell }) {
   body.append(element("div", { class: "ml-run-scroll" }, grid));
 
   function update() {
-    const found = model.get("_monitor").rows;
+    const { rows: found, is_paused: isPaused } = model.get("_monitor");
+    setText(
+      waiting,
+      isPaused ? "The run records its hosts itself: see below its curve." : "Waiting for the first reading …",
+    );
     setText(toggle, `${isOpen ? "▾" : "▸"} Monitor`);
     attribute(toggle, "aria-expanded", String(isOpen));
     show(body, isOpen && Boolean(found?.length));
@@ -114,3 +118,151 @@ export function monitorPanel({ model, root: parent, shell }) {
   return { update, destroy: () => (clearInterval(timer), root.remove()) };
 }
 monitorPanel.traits = ["_monitor"];
+
+/**
+ * The record of the hosts during a run: a row per device, all on the time axis of the run.
+ * @param {{ model: Model, listen: Listen }} parts
+ */
+export function recordPanel({ model, listen }) {
+  const marks = element("div", { class: "ml-load-marks", "aria-hidden": "true" });
+  const rows = element("div", { class: "ml-load-rows" });
+  const axis = element("div", { class: "ml-load-axis ml-soft", "aria-hidden": "true" });
+  const reading = element("div", { class: "ml-load-reading ml-soft" });
+  const root = element(
+    "section",
+    { class: "ml-load", "aria-label": "Hosts during the run" },
+    element("div", { class: "ml-load-head" }, element("b", { text: "Hosts during the run" }), reading),
+    marks,
+    rows,
+    axis,
+  );
+  const made = new Map();
+
+  function makeRow() {
+    const name = element("b");
+    const facts = element("div", { class: "ml-load-facts" });
+    const area = svg("path", { class: "ml-run-area" });
+    const line = svg("path", { class: "ml-run-trace" });
+    const traffic = svg("path", { class: "ml-load-traffic" });
+    const hot = svg("path", { class: "ml-load-hot" });
+    const strip = svg(
+      "svg",
+      { viewBox: "0 0 1000 24", preserveAspectRatio: "none", "aria-hidden": "true" },
+      hot,
+      area,
+      traffic,
+      line,
+    );
+    const cells = element("canvas", { "aria-hidden": "true" });
+    const node = element(
+      "div",
+      { class: "ml-load-row" },
+      name,
+      element("div", { class: "ml-load-strip" }, strip, cells),
+      facts,
+    );
+    return { node, name, facts, area, line, traffic, hot, cells };
+  }
+
+  // Every core is a line of cells, because a host may have a hundred.
+  function paintCells(canvas, { cells, times }, end) {
+    show(canvas, Boolean(cells) && cells.length > 1);
+    if (!cells || cells.length < 2) return;
+    const high = Math.max(2, Math.min(6, Math.floor(96 / cells.length)));
+    [canvas.width, canvas.height] = [1000, high * cells.length];
+    canvas.style.height = `${canvas.height}px`;
+    const pen = canvas.getContext("2d");
+    const { color } = getComputedStyle(canvas);
+    pen.fillStyle = color;
+    cells.forEach((values, k) =>
+      values.forEach((percent, at) => {
+        const from = at ? times[at - 1] : 0;
+        pen.globalAlpha = Math.min(1, percent / 100);
+        const left = Math.round((1000 * from) / end);
+        pen.fillRect(left, k * high, Math.max(1, Math.round((1000 * times[at]) / end) - left), high - 1);
+      }),
+    );
+  }
+
+  function paintRow(parts, one, end) {
+    setText(parts.name, one.name);
+    fill(parts.facts, [one.facts, one.throttle], () => [
+      ...one.facts.map(([name, value]) =>
+        element("span", { class: "ml-run-fact" }, element("span", { class: "ml-soft", text: `${name} ` }), value),
+      ),
+      ...(one.throttle ? [element("b", { class: "ml-run-throttle", text: `▲ throttled: ${one.throttle}` })] : []),
+    ]);
+    const x = (seconds) => (1000 * seconds) / end;
+    const path = (values, top) => {
+      // A value is that of the time since the reading before, so it is drawn as a step.
+      const steps = values.map((value, k) => {
+        const y = (23 - 22 * Math.max(0, Math.min(1, value / top))).toFixed(1);
+        return `${k ? "L" : "M"}${x(k ? one.times[k - 1] : 0).toFixed(1)},${y}H${x(one.times[k]).toFixed(1)}`;
+      });
+      return steps.join("");
+    };
+    const line = path(one.values, one.top);
+    attribute(parts.line, "d", line);
+    attribute(parts.area, "d", line ? `${line}V24H0Z` : "");
+    attribute(parts.traffic, "d", one.traffic ? path(one.traffic, Math.max(...one.traffic, 1e-9)) : "");
+    const from = (time) => one.times[one.times.indexOf(time) - 1] ?? 0;
+    attribute(
+      parts.hot,
+      "d",
+      one.throttled.map((time) => `M${x(from(time))},0H${x(time)}V24H${x(from(time))}Z`).join(""),
+    );
+    paintCells(parts.cells, one, end);
+  }
+
+  listen(rows, "pointermove", (event) => {
+    const strip = event.target.closest(".ml-load-row")?.querySelector(".ml-load-strip");
+    const { rows: known, end_s: end, marks: changes } = model.get("_load");
+    if (!strip || !known) return;
+    const box = strip.getBoundingClientRect();
+    const time = Math.max(0, Math.min(1, (event.clientX - box.left) / box.width)) * end;
+    const one = known[[...rows.children].indexOf(strip.parentElement)];
+    const k = one.times.findIndex((at) => at >= time);
+    const step = changes.filter(([at]) => at <= time).at(-1)?.[1];
+    setText(
+      reading,
+      k < 0
+        ? ""
+        : [`${one.name} at ${time.toFixed(1)} s: ${Number(one.values[k].toPrecision(3))} ${one.unit}`, step]
+            .filter(Boolean)
+            .join(" · "),
+    );
+  });
+  listen(rows, "pointerleave", () => setText(reading, ""));
+
+  function update() {
+    const { rows: known = [], end_s: end = 1, marks: changes = [] } = model.get("_load") ?? {};
+    show(root, known.length > 0);
+    for (const [key, { node }] of made) {
+      if (known.some((one) => one.key === key)) continue;
+      node.remove();
+      made.delete(key);
+    }
+    for (const one of known) {
+      if (!made.has(one.key)) {
+        made.set(one.key, makeRow());
+        rows.append(made.get(one.key).node);
+      }
+      paintRow(made.get(one.key), one, end);
+    }
+    const wide = changes.filter(([at], k) => ((changes[k + 1]?.[0] ?? end) - at) / end > 0.12);
+    fill(marks, [changes, end], () =>
+      changes.map((one) =>
+        element("span", {
+          style: `left:${(100 * one[0]) / end}%`,
+          title: one[1],
+          text: wide.includes(one) ? one[1] : "",
+        }),
+      ),
+    );
+    fill(axis, [end], () =>
+      [0, 0.25, 0.5, 0.75, 1].map((share) => element("span", { text: `${Number((share * end).toPrecision(3))} s` })),
+    );
+  }
+  update();
+  return { root, update };
+}

@@ -31,7 +31,7 @@ const STALE_ALL = { scene: true, view: true, loads: true, fit: true, base: true,
 const MARKUP = `
   <div class="ml-verdict"></div>
   <div class="ml-bar"><nav class="ml-crumbs" aria-label="Place in view"></nav>
-    <input class="ml-find" type="search" size="12" aria-label="Find a rank or a host" placeholder="rank 9, host" spellcheck="false"
+    <input class="ml-find" type="search" size="12" aria-label="Find a rank or a host" placeholder="rank or host" spellcheck="false"
       autocomplete="off">
     <label><span class="ml-word">Axis</span> <select class="ml-axis"></select></label><label>Colour <select class="ml-color"></select></label>
     <span class="ml-zoom"><button type="button" data-zoom="-1" aria-label="Zoom out">−</button>
@@ -705,6 +705,7 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
     comeIntoView(x, y, w, h);
     const shown = hit ?? hitOfDevice(p, cursor);
     showTip(shown, x + p.x, y + p.y, w, h);
+    lit = cursor; // its group is not announced, but the part
     setText(live, describeHit(p, shown)?.filter(Boolean).join(", ") ?? "");
   }
 

@@ -32,7 +32,7 @@ function makeQueue(model) {
     return waiting;
   }
   // After a reload of the page, Python has versions already.
-  const next = () => (version = Math.max(version, ...["_view", "_panel", "_bench"].map(included)) + 1);
+  const next = () => (version = Math.max(version, ...["_view", "_panel", "_bench", "_runs"].map(included)) + 1);
 
   return {
     next,

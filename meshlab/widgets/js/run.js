@@ -4,6 +4,7 @@ import { VIRIDIS } from "./colors.js";
 import { curveChart } from "./curve.js";
 import { unpack } from "./data.js";
 import { attribute, element, fill, find, focusIn, setText, show, svg } from "./dom.js";
+import { recordPanel } from "./monitor.js";
 
 export const SIGNS = { running: "●", paused: "❚❚", done: "✓", cancelled: "■", interrupted: "■", failed: "✕" };
 const MOST_NAMED_CELLS = 24; // ranks of a matrix that shows its numbers
@@ -116,7 +117,10 @@ export function runPanel({ model, root: parent, listen, shell }) {
     strip,
   );
   parent.append(root);
-  const chart = curveChart({ el: chartBox, get: (name) => model.get("_curve")[name] ?? NO_CURVE[name] });
+  const overlays = overlayMenu({ model, shell });
+  const chart = switchedChart({ el: chartBox, curve: () => model.get("_curve"), tools: [overlays.root] });
+  const record = recordPanel({ model, listen });
+  chartBox.append(record.root);
   let chosen = "curve";
   let shownRun = null;
 
@@ -246,11 +250,78 @@ export function runPanel({ model, root: parent, listen, shell }) {
     if (any("_run", "_details")) paintTabs();
     if (any("_late")) paintStrip();
     if (any("_curve")) chart.update();
+    if (any("_runs", "_run")) overlays.update();
+    if (any("_load")) record.update();
   }
   update();
   return { update, destroy: () => (chart.destroy(), root.remove()) };
 }
-runPanel.traits = ["_run", "_curve", "_late", "_details"];
+runPanel.traits = ["_run", "_curve", "_late", "_details", "_load"];
+
+/**
+ * A chart with a switch between bandwidth and latency, whose scales are both logarithmic.
+ * @param {{ el: HTMLElement, curve: () => Record<string, any>, tools?: HTMLElement[] }} parts
+ */
+export function switchedChart({ el, curve, tools = [] }) {
+  let quantity = "bandwidth";
+  const names = ["bandwidth", "latency"];
+  const buttons = names.map((name) =>
+    element("button", {
+      type: "button",
+      text: `${name[0].toUpperCase()}${name.slice(1)}`,
+      onclick: () => ((quantity = name), paint(), chart.update()),
+    }),
+  );
+  const choice = element("div", { class: "ml-run-switch", role: "group", "aria-label": "Quantity" }, buttons);
+  const box = element("div");
+  el.append(element("div", { class: "ml-run-chart-head" }, choice, tools), box);
+  const paint = () => buttons.forEach((one, k) => attribute(one, "aria-pressed", String(names[k] === quantity)));
+  const chart = curveChart({
+    el: box,
+    get: (name) => (quantity === "latency" ? curve().latency?.[name] : undefined) ?? curve()[name] ?? NO_CURVE[name],
+  });
+  const update = () => {
+    show(choice, Boolean(curve().latency));
+    chart.update();
+  };
+  paint();
+  show(choice, Boolean(curve().latency));
+  return { update, destroy: chart.destroy };
+}
+
+// The other runs that can be drawn next to the one that is shown. A view of one run has none.
+function overlayMenu({ model, shell }) {
+  const list = element("div", { class: "ml-run-overlays" });
+  const summary = element("summary", { text: "Overlay" });
+  const root = element("details", { class: "ml-run-overlay" }, summary, list);
+  function update() {
+    const { rows = [], overlaid = [], shown } = model.get("_runs") ?? {};
+    const others = rows.filter((one) => one.key !== shown && one.run_id !== shown);
+    show(root, others.length > 0 && typeof model.send === "function");
+    setText(summary, overlaid.length ? `Overlay: ${overlaid.length}` : "Overlay");
+    fill(list, [others, overlaid], () =>
+      others.map((one) => {
+        const box = element("input", {
+          type: "checkbox",
+          onchange: (event) => {
+            const rest = overlaid.filter((key) => key !== one.key);
+            shell.send({ type: "run.overlay", keys: event.target.checked ? [...rest, one.key] : rest });
+          },
+        });
+        box.checked = overlaid.includes(one.key);
+        return element(
+          "label",
+          {},
+          box,
+          one.name,
+          element("span", { class: "ml-soft", text: ` ${one.mesh} · ${one.date}` }),
+        );
+      }),
+    );
+  }
+  update();
+  return { root, update };
+}
 
 function matrix({ ranks, values, slow, low, high, unit }) {
   const n = ranks.length;

@@ -1,152 +1,300 @@
-// The runs of this session and of a folder. Two that are picked are compared.
+// The runs of this session and of a folder: their names and notes, a filter, their removal, and their comparison.
 
-import { element, fill, focusIn, setText, show } from "./dom.js";
-import { SIGNS, resultTable } from "./run.js";
+import { attribute, element, fill, findAll, focusIn, setText, show } from "./dom.js";
+import { typedField } from "./fields.js";
+import { queueOf } from "./queue.js";
+import { SIGNS, resultTable, switchedChart } from "./run.js";
+
+const FEW_ROWS = 100; // of a comparison before all are asked for
 
 export function runsPanel({ model, root: parent, listen, shell }) {
+  const queue = queueOf(model);
   let picked = [];
-  const folder = element("input", {
-    type: "text",
-    name: "folder",
-    "aria-label": "Folder of runs",
-    placeholder: "folder of saved runs",
-    autocomplete: "off",
-    spellcheck: "false",
-  });
-  const list = element("button", {
-    type: "button",
-    text: "List",
-    onclick: () => shell.send({ type: "run.folder", folder: folder.value }),
-  });
-  const note = element("div", { class: "ml-soft" });
+  let answered = null; // the keys of the comparison that was shown last
+  const field = (attributes) =>
+    element("input", { type: "text", autocomplete: "off", spellcheck: "false", ...attributes });
+  const folder = field({ name: "folder", "aria-label": "Folder of runs", placeholder: "folder of saved runs" });
+  const filter = field({ name: "filter", type: "search", "aria-label": "Filter runs", placeholder: "filter" });
+  const button = (text, onclick, more = {}) => element("button", { type: "button", text, onclick, ...more });
+  const list = button("List", () => shell.send({ type: "run.folder", folder: folder.value }));
+  const note = element("div", { class: "ml-soft", role: "status" });
   const alert = element("div", { class: "ml-run-alert", role: "alert" });
-  const body = element("tbody");
-  const columns = ["", "run", "best busbw", "measured", "where and when (UTC)", ""];
-  const head = element(
-    "thead",
-    {},
-    element(
-      "tr",
-      {},
-      columns.map((name) => element("th", { scope: "col", text: name })),
-    ),
-  );
-  const grid = element(
+  const report = button("Report", () => shell.send({ type: "run.report", keys: picked }), {
+    title: "Save the report of the run as a page. With two, the earlier one is the baseline.",
+  });
+  const drop = button("Delete", () => shell.send({ type: "run.delete", keys: picked }), {
+    title: "Remove the ticked runs from the list. This can be undone.",
+  });
+  const none = button("Untick all", () => tick([]));
+  const undone = element("span");
+  const deleted = element(
     "div",
-    { class: "ml-run-scroll" },
-    element("table", { class: "ml-run-table ml-run-list" }, head, body),
+    { class: "ml-run-deleted", role: "status" },
+    undone,
+    button("Undo", () => shell.send({ type: "run.undelete" }), { class: "ml-run-undo" }),
+    button("", () => shell.send({ type: "run.remove" }), { class: "ml-run-final" }),
   );
-  const result = element("section", { class: "ml-run-compared", "aria-label": "Comparison" });
+  const final = deleted.lastElementChild;
+  const body = element("tbody");
+  const columns = ["", "run", "notes", "best busbw", "measured", "where and when (UTC)", ""];
+  const heads = columns.map((name) => element("th", { scope: "col", text: name }));
+  const head = element("thead", {}, element("tr", {}, heads));
+  const table = element("table", { class: "ml-run-table ml-run-list" }, head, body);
+  const grid = element("div", { class: "ml-run-scroll ml-run-rows", tabindex: "0", "aria-label": "Runs" }, table);
+  const result = comparisonOf({ shell, again: (anyway) => compare(picked, anyway) });
   const root = element(
     "div",
     { class: "meshlab-run ml-run-listbox" },
-    element("div", { class: "ml-run-head" }, note, element("div", { class: "ml-run-controls" }, folder, list)),
+    element("div", { class: "ml-run-head" }, filter, element("div", { class: "ml-run-controls" }, folder, list)),
     alert,
+    deleted,
+    element("div", { class: "ml-run-head" }, note, element("div", { class: "ml-run-controls" }, report, drop, none)),
     grid,
-    result,
+    result.root,
   );
   parent.append(root);
-  listen(folder, "keydown", (event) => {
+  listen(root, "keydown", (event) => {
+    if (!event.target.matches("input, textarea")) return;
     event.stopPropagation(); // keys of the notebook
-    if (event.key === "Enter") list.click();
+    if (event.key === "Enter" && event.target === folder) list.click();
+    else if (event.key === "Enter" && event.target.matches("input")) event.target.blur();
   });
+  listen(filter, "input", () => update());
 
-  function pick(key, isPicked) {
-    picked = isPicked ? [...picked, key].slice(-2) : picked.filter((one) => one !== key);
-    shell.send(picked.length === 2 ? { type: "run.compare", keys: picked } : { type: "run.uncompare" });
+  function compare(keys, anyway = false) {
+    shell.send(
+      keys.length > 1 ? { type: "run.compare", keys, ...(anyway ? { anyway } : {}) } : { type: "run.uncompare" },
+    );
+  }
+  function tick(keys) {
+    const before = picked.length;
+    picked = keys;
+    if (before > 1 || keys.length > 1) compare(keys);
     update();
   }
 
-  function rowOf(one, shown) {
+  // A row is made once and then only changed, so that what is typed stays.
+  function makeRow(key) {
     const box = element("input", {
       type: "checkbox",
-      "aria-label": `Compare ${one.name}`,
-      onchange: (event) => pick(one.key, event.target.checked),
+      onchange: (event) => tick(event.target.checked ? [...picked, key] : picked.filter((one) => one !== key)),
     });
-    box.checked = picked.includes(one.key);
-    const open = element("button", {
-      type: "button",
-      text: one.key === shown ? "Shown" : "Show",
+    const name = field({ class: "ml-run-label-field" });
+    const notes = element("textarea", {
+      class: "ml-run-label-field",
+      rows: 1,
+      placeholder: "notes",
+      spellcheck: "false",
+    });
+    const sign = element("span", { class: "ml-run-sign", role: "img" });
+    const soft = element("span", { class: "ml-soft" });
+    const best = element("td");
+    const measured = element("td", { class: "ml-run-left" });
+    const where = element("td", { class: "ml-run-left" });
+    const open = button("Show", () => shell.send({ type: "run.open", key }), {
       title: "Show this run in the tab Measure.",
-      disabled: one.key === shown,
-      onclick: () => shell.send({ type: "run.open", key: one.key }),
     });
-    const two = (first, second) => element("span", {}, first, element("span", { class: "ml-soft", text: second }));
-    const sign = element("span", {
-      class: "ml-run-sign",
-      title: one.state,
-      role: "img",
-      "aria-label": one.state,
-      text: SIGNS[one.state],
-    });
-    const cells = [
-      element(
-        "span",
-        {},
-        element("span", { class: "ml-run-name" }, sign, element("b", { text: one.name })),
-        element("span", { class: "ml-soft", text: one.is_here ? `${one.state} · this session` : one.state }),
-      ),
-      one.best,
-      two(one.collectives, one.mesh),
-      two(one.where, one.date),
-      open,
-    ];
-    return element(
+    const row = element(
       "tr",
-      { "data-state": one.state },
+      {},
       element("td", {}, box),
-      cells.map((value, k) => element("td", { class: k === 1 ? null : "ml-run-left" }, value)),
+      element("td", { class: "ml-run-left" }, element("span", { class: "ml-run-name" }, sign, name), soft),
+      element("td", { class: "ml-run-left" }, notes),
+      best,
+      measured,
+      where,
+      element("td", {}, open),
     );
+    const label = (what) => (text) => queue.push({ type: "run.label", key, [what]: text }, "_runs");
+    /** @type {[ReturnType<typeof typedField>, string][]} */
+    const fields = [
+      [typedField({ input: name, listen, queue, send: label("name") }), "label"],
+      [typedField({ input: notes, listen, queue, send: label("notes") }), "notes"],
+    ];
+    const two = (node, first, second) =>
+      fill(node, [first, second], () => [first, element("span", { class: "ml-soft", text: second })]);
+    return {
+      row,
+      update(one, isShown) {
+        attribute(row, "data-state", one.state);
+        for (const [typed, what] of fields) typed.update(one[what]);
+        attribute(name, "placeholder", one.unnamed);
+        attribute(name, "aria-label", `Name of ${one.unnamed}`);
+        attribute(notes, "aria-label", `Notes on ${one.name}`);
+        attribute(box, "aria-label", `Compare ${one.name}`);
+        box.checked = picked.includes(key);
+        setText(sign, SIGNS[one.state]);
+        attribute(sign, "aria-label", one.state);
+        const subtitle = one.unnamed === one.run_id && !one.label ? [] : [one.run_id];
+        setText(soft, [...subtitle, one.state, ...(one.is_here ? ["this session"] : [])].join(" · "));
+        setText(best, one.best);
+        two(measured, one.collectives, one.mesh);
+        two(where, one.where, one.date);
+        setText(open, isShown ? "Shown" : "Show");
+        open.disabled = isShown;
+      },
+    };
   }
+  const made = new Map();
+
+  const isFound = (one, words) =>
+    words.every((word) =>
+      [one.name, one.run_id, one.notes, one.where, one.mesh, one.collectives, one.state, one.date]
+        .join(" ")
+        .toLowerCase()
+        .includes(word),
+    );
 
   function update() {
-    const { folder: known, rows, shown, problem, compared } = model.get("_runs");
+    const {
+      folder: known,
+      rows,
+      shown,
+      problem,
+      compared,
+      deleted: gone = [],
+      on_disk: onDisk = 0,
+    } = model.get("_runs");
     if (!rows) return;
     if (focusIn(folder) !== folder && folder.value !== known) folder.value = known;
+    if (compared && compared.keys !== answered) {
+      answered = compared.keys;
+      if (!answered.every((key) => picked.includes(key))) picked = [...answered]; // Python has measured and compared
+    }
     picked = picked.filter((key) => rows.some((one) => one.key === key));
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const visible = rows.filter((one) => isFound(one, words) || picked.includes(one.key));
+    const count = words.length ? `${visible.length} of ${rows.length} runs. ` : "";
     setText(
       note,
-      rows.length
-        ? picked.length === 1
-          ? "Pick another run to compare with."
-          : "Pick two runs to compare them."
-        : "No runs yet. Start one in the tab Measure, or list a folder of saved runs.",
+      !rows.length
+        ? "No runs yet. Start one in the tab Measure, or list a folder of saved runs."
+        : picked.length === 1
+          ? `${count}Tick another run to compare with.`
+          : picked.length
+            ? `${count}${picked.length} runs are ticked.`
+            : `${count}Tick two or more runs to compare them.`,
     );
     setText(alert, problem ?? "");
-    show(grid, rows.length > 0);
-    fill(body, [rows, shown, picked], () => rows.map((one) => rowOf(one, shown)));
-    show(result, Boolean(compared) && picked.length === 2);
-    if (!compared) return;
-    fill(result, compared, () =>
-      compared.problem
-        ? [
-            element("div", { class: "ml-run-alert", text: compared.problem }),
-            compared.can_force
-              ? element("button", {
-                  type: "button",
-                  text: "Compare anyway",
-                  onclick: () => shell.send({ type: "run.compare", keys: compared.keys, anyway: true }),
-                })
-              : "",
-          ]
-        : [
-            element("div", { class: "ml-run-verdict", text: compared.text }),
-            element(
-              "div",
-              { class: "ml-soft" },
-              element("div", { text: compared.from }),
-              element("div", { text: compared.to }),
-            ),
-            element(
-              "ul",
-              { class: "ml-run-notes" },
-              compared.notes.map((one) => element("li", { text: one })),
-            ),
-            resultTable({ ...compared, columns: ["", ...compared.columns.slice(1)] }),
-          ],
+    show(filter, rows.length > 0);
+    for (const one of [report, drop, none]) show(one, picked.length > 0);
+    show(report, picked.length === 1 || picked.length === 2);
+    show(deleted, gone.length > 0);
+    setText(undone, gone.length === 1 ? `Deleted ${gone[0]}.` : `Deleted ${gone.length} runs.`);
+    setText(final, onDisk ? "Remove from the disk" : "Forget for good");
+    attribute(
+      final,
+      "title",
+      onDisk
+        ? "Remove the files of these runs. This cannot be undone."
+        : "Drop these runs from memory. This cannot be undone.",
     );
+    show(grid, rows.length > 0);
+    for (const [key, { row }] of made) {
+      if (visible.some((one) => one.key === key)) continue;
+      row.remove();
+      made.delete(key);
+    }
+    visible.forEach((one, k) => {
+      if (!made.has(one.key)) made.set(one.key, makeRow(one.key));
+      const { row, update: change } = made.get(one.key);
+      if (body.children[k] !== row) body.insertBefore(row, body.children[k] ?? null);
+      change(one, one.key === shown || one.run_id === shown);
+    });
+    result.update(picked.length > 1 ? compared : null);
   }
   update();
-  return { update, destroy: () => root.remove() };
+  return { update, destroy: () => (result.destroy(), root.remove()) };
 }
 runsPanel.traits = ["_runs"];
+
+// The answer of a comparison: the curves of all runs, and the ratios of each to the earliest.
+/**
+ * @param {{ shell: Shell, again: (anyway: boolean) => void }} parts
+ */
+function comparisonOf({ shell, again }) {
+  let shown = null;
+  const chartBox = element("div");
+  const pairs = element("div");
+  const root = element("section", { class: "ml-run-compared", "aria-label": "Comparison" }, chartBox, pairs);
+  const chart = switchedChart({ el: chartBox, curve: () => shown?.curve ?? {} });
+
+  const soft = (text) => element("div", { class: "ml-soft", text });
+  /** @returns {(Node | string)[]} */
+  function pairOf(pair, isOne) {
+    const title = isOne || !pair.of ? [] : [element("h3", { text: pair.of })];
+    if (pair.problem) {
+      const force = element("button", { type: "button", text: "Compare anyway", onclick: () => again(true) });
+      return [...title, element("div", { class: "ml-run-alert", text: pair.problem }), pair.can_force ? force : ""];
+    }
+    const n = pair.launches;
+    const repeat = element("button", {
+      type: "button",
+      class: "ml-run-main",
+      text: `Measure ${n} launches of ${pair.repeat.length > 1 ? "each" : "the other"}`,
+      title: "Measure the same plan again on the ranks that run now, and compare the new runs.",
+      onclick: () => shell.send({ type: "run.repeat", keys: pair.repeat }),
+    });
+    const figure = element("div", { class: "ml-run-figure" });
+    if (pair.figure) figure.append(svgOf(pair.figure));
+    return [
+      ...title,
+      element("div", { class: "ml-run-verdict", text: pair.text }),
+      ...(pair.repeat.length ? [element("div", { class: "ml-run-repeat" }, repeat)] : []),
+      soft(pair.from),
+      soft(pair.to),
+      element(
+        "ul",
+        { class: "ml-run-notes" },
+        pair.notes.map((one) => element("li", { text: one })),
+      ),
+      figure,
+      rowsOf(pair),
+    ];
+  }
+
+  // All rows are in the page as soon as they are asked for.
+  function rowsOf({ columns, rows, left, more }) {
+    const box = element("div");
+    const draw = (most) => {
+      const rest = rows.length - most;
+      box.replaceChildren(
+        resultTable({
+          columns: ["", ...columns.slice(1)],
+          rows: rows.slice(0, most),
+          left,
+          more: rest > 0 ? "" : more,
+        }),
+      );
+      if (rest > 0) {
+        const all = `Show all ${rows.length.toLocaleString("en")} rows`;
+        box.append(element("button", { type: "button", text: all, onclick: () => draw(rows.length) }));
+      }
+      const scroll = findAll(box, ".ml-run-scroll")[0];
+      scroll.classList.add("ml-run-rows");
+      scroll.tabIndex = 0;
+      scroll.setAttribute("aria-label", "Rows of the comparison");
+    };
+    draw(Math.min(FEW_ROWS, rows.length));
+    return box;
+  }
+
+  function update(compared) {
+    show(root, Boolean(compared));
+    shown = compared ?? null;
+    if (!compared) return;
+    show(chartBox, Boolean(compared.curve));
+    if (compared.curve) chart.update();
+    const { others = [] } = compared;
+    const all = [{ ...compared, curve: null, others: null }, ...others];
+    fill(pairs, all, () => all.flatMap((pair) => pairOf(pair, all.length === 1)));
+  }
+  update(null);
+  return { root, update, destroy: chart.destroy };
+}
+
+// An <svg> that Python has drawn, as an element of this page.
+function svgOf(text) {
+  const page = new DOMParser().parseFromString(text, "image/svg+xml");
+  return document.importNode(page.documentElement, true);
+}

@@ -74,9 +74,9 @@ export function tablePanel({ model, root, listen, shell }) {
     const call = makeCall(axis);
     const name = element("th", { scope: "row" });
     const text = element("span");
-    const note = element("span", { class: "ml-soft" });
+    const note = element("span", { class: "ml-soft ml-detail" });
     const detail = element("span", { class: "ml-soft ml-detail" });
-    const does = element("td", { class: "ml-does" }, text, note, call.root, detail);
+    const does = element("td", { class: "ml-does" }, text, note, detail);
     const gbs = element("td", { class: "ml-n" });
     const bar = element("td", { class: "ml-time-bar" });
     const time = element("td", { class: "ml-n" });
@@ -98,7 +98,8 @@ export function tablePanel({ model, root, listen, shell }) {
         setText(note, `${row.collective} of ${row.bytes}`);
         const hasFields = isOn && shell.isLive;
         note.hidden = hasFields || !(isOn || row.own);
-        call.root.hidden = !hasFields;
+        if (!hasFields) call.root.remove();
+        else if (!call.root.parentNode) detail.before(call.root);
         call.update(row, collectives);
         setText(detail, `${row.detail}, ${row.basis}`);
         detail.hidden = !isOn || !row.detail;

@@ -181,9 +181,6 @@ export function workbenchPanel({ model, root: parent }) {
   if (shows("export")) add(exportPanel, tools);
   if (shows("measure") && (isLive || model.get("_run")?.state)) add(measurePanel, boxes.measure);
   if (shows("runs") && isLive) add(runsPanel, boxes.runs);
-  side.hidden = !side.children.length;
-  pin.hidden = !shows("table") || !isLive;
-  undo.hidden = redo.hidden = !isLive;
 
   function update() {
     const now = changed;
@@ -212,7 +209,6 @@ export function workbenchPanel({ model, root: parent }) {
   function fillHead() {
     const panel = shell.panel();
     setText(title, panel.title);
-    setText(summary, panel.summary);
     undo.setAttribute("aria-disabled", String(!panel.undo && !queue.waiting().length)); // also of an edit on its way
     redo.setAttribute("aria-disabled", String(!panel.redo));
     pin.setAttribute("aria-pressed", String(Boolean(panel.pinned)));
@@ -225,6 +221,9 @@ export function workbenchPanel({ model, root: parent }) {
     const names = TABS.filter(([name]) => name === "design" || boxes[name].children.length);
     const tab = model.get("tab");
     tabs.hidden = names.length < 2;
+    const shown = names.some(([name]) => name === tab) ? tab : "design";
+    const { state, text } = model.get("_engines") ?? {};
+    setText(summary, shown === "design" ? shell.panel().summary : !state || state === "none" ? "" : text);
     refill(
       tabs,
       ...names.map(([name, text]) =>
@@ -246,9 +245,12 @@ export function workbenchPanel({ model, root: parent }) {
         box.setAttribute("role", "tabpanel");
         box.setAttribute("aria-labelledby", shell.id(`tab-${name}`));
       }
-      box.hidden = name !== "design" && name !== tab; // the picture stays
+      box.hidden = name !== shown;
     }
-    low.hidden = tab !== "design" && names.length > 1;
+    // The design is about another machine than the ranks that measure.
+    side.hidden = shown !== "design" || !side.children.length;
+    for (const tool of [undo, redo]) tool.hidden = !isLive || shown !== "design";
+    pin.hidden = !isLive || shown !== "design" || !shows("table");
   }
 
   const choose = (tab) => {
