@@ -252,8 +252,9 @@ def _headline(comparison: Comparison, after: str, before: str) -> str:
     if not comparison.needs_launches:
         return comparison.headline
     n, typical = len(comparison.rows), change_text(float(comparison.rows["ratio"].median()))
-    return f"{n} row{'s' * (n != 1)} compared, one launch each: too few for a verdict. Typically, {after} is {typical}" + (
-        f" as {before}." if typical == "as fast" else f" than {before}."
+    return (
+        f"{n} row{'s' * (n != 1)} compared, one launch each: too few for a verdict. Typically, {after} is {typical}"
+        + (f" as {before}." if typical == "as fast" else f" than {before}.")
     )
 
 

@@ -737,7 +737,7 @@ class Workbench(Picture):
         if view.placement is not None and view.groups is not None and not self._is_flicked:
             axis_loads = {axis: self._loads_of(axis) for axis in view.placement.mesh.axis_names}
             times = _NO_CALLS if self._compared is None else self._compared.times
-            self._rows = panels.axis_rows(view.placement, self._loads_of, self._price_of, times)
+            self._rows = panels.axis_rows(view.placement, self._words_of, self._loads_of, self._price_of, times)
         elif not self._is_flicked:
             self._rows = []
         machine = design.machine
