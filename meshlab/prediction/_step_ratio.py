@@ -43,7 +43,7 @@ class ErrorTerm(NamedTuple):
         return value
 
 
-class Ratio(NamedTuple):
+class TimeRatio(NamedTuple):
     """The ratio of two times: its expected value, its range, and the factor that widens the range most."""
 
     expected: float
@@ -57,7 +57,7 @@ class Ratio(NamedTuple):
         return self.low > 1 or self.high < 1
 
 
-def ratio_of(after: Sequence[ErrorTerm], before: Sequence[ErrorTerm]) -> Ratio:
+def ratio_of(after: Sequence[ErrorTerm], before: Sequence[ErrorTerm]) -> TimeRatio:
     """Return the ratio ``after / before`` of two times that are sums of terms, each with unknown factors.
 
     A factor with the same key is the same in both times, so an error that both share cancels: if all terms have one
@@ -85,7 +85,7 @@ def ratio_of(after: Sequence[ErrorTerm], before: Sequence[ErrorTerm]) -> Ratio:
     )
     cause = max(changes, key=lambda key: abs(changes[key][1] - changes[key][0]))
     expected, low, high = (math.exp(value) for value in (middle, middle - down, middle + up))
-    return Ratio(expected, low, high, factors[cause].label)
+    return TimeRatio(expected, low, high, factors[cause].label)
 
 
 def formula_factors(links: GroupLinks, row: int, collective: str, size: float) -> tuple[Factor, ...]:

@@ -30,7 +30,7 @@ from meshlab.prediction._step_parts import (
     seconds_text,
     step_parts,
 )
-from meshlab.prediction._step_ratio import ErrorTerm, Factor, Ratio, formula_factors, ratio_of
+from meshlab.prediction._step_ratio import ErrorTerm, Factor, TimeRatio, formula_factors, ratio_of
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.prediction._volumes import Sizes, memory_of
 from meshlab.topology.model._cluster import Cluster
@@ -175,7 +175,7 @@ class StepTime:
         memory = f"{_gib(self.memory.total)} of {_gib(self.memory_limit)} per GPU"
         return f"{range_text(self.low_s, self.high_s)} per step, {memory}{'' if self.fits else ', which does not fit'}"
 
-    def ratio(self, other: StepTime) -> Ratio:
+    def ratio(self, other: StepTime) -> TimeRatio:
         """Return the ratio of the time of this step to that of another one, with its range.
 
         Most errors of a prediction are the same for both: the share of the peak that computation reaches, how much of
@@ -198,7 +198,7 @@ class StepTime:
         """
         ratio = ratio_of(tuple(self._terms()), tuple(other._terms()))
         per_token = other.job.tokens / self.job.tokens
-        return Ratio(ratio.expected * per_token, ratio.low * per_token, ratio.high * per_token, ratio.cause)
+        return TimeRatio(ratio.expected * per_token, ratio.low * per_token, ratio.high * per_token, ratio.cause)
 
     def _terms(self) -> Iterator[ErrorTerm]:
         """Yield the parts of the step by the error that they have in common with other steps."""

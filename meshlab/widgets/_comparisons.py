@@ -15,16 +15,16 @@ from meshlab.topology.placement._axis_keys import AxisCache
 from meshlab.topology.placement._loads import Loads
 from meshlab.topology.placement._placement import Placement, place
 from meshlab.topology.placement._scene import Scene
-from meshlab.widgets._decisions import Call, Decision, Side, decide
+from meshlab.widgets._decisions import Call, CandidateSide, Decision, decide
 from meshlab.widgets._edits import Design
-from meshlab.widgets._jobs import Step, step_of
+from meshlab.widgets._jobs import JobStep, step_of
 from meshlab.widgets._machines import Machine
 from meshlab.widgets._prices import price_of
 
 CallOf = Callable[[str], tuple[str, int | str]]
 
 
-class Comparison(NamedTuple):
+class CandidateComparison(NamedTuple):
     """The decision, and the seconds of the call on every axis of candidate A, by axis."""
 
     decision: Decision
@@ -76,7 +76,9 @@ class Drawn:
             return price_of(self.placement, self.loads(axis, call)).seconds
 
 
-def compare(design: Design, drawn: Drawn | None, other: Drawn | None, step: Step, call_of: CallOf) -> Comparison:
+def compare(
+    design: Design, drawn: Drawn | None, other: Drawn | None, step: JobStep, call_of: CallOf
+) -> CandidateComparison:
     """Compare the present design with its candidate A, which is drawn as `other`."""
     a, job = design.pinned, design.job
     assert a is not None
@@ -94,10 +96,10 @@ def compare(design: Design, drawn: Drawn | None, other: Drawn | None, step: Step
         _side(drawn, step if has_jobs else None, design.mesh, call_of),
     )
     times = {} if other is None else {axis: other.seconds(axis, calls_of_a(axis)) for axis in a.mesh.axis_names}
-    return Comparison(decide(*sides), times)
+    return CandidateComparison(decide(*sides), times)
 
 
-def _side(drawn: Drawn | None, step: Step | None, mesh: DeviceMesh, call_of: CallOf) -> Side:
+def _side(drawn: Drawn | None, step: JobStep | None, mesh: DeviceMesh, call_of: CallOf) -> CandidateSide:
     """Return one side with its calls: that of the job on the axis that exposes most, or without a job on all axes."""
     calls: dict[str, Call] = {}
     if step is None:
@@ -112,7 +114,7 @@ def _side(drawn: Drawn | None, step: Step | None, mesh: DeviceMesh, call_of: Cal
         assert drawn is not None
         return drawn.loads(axis, calls[axis] if axis in calls else call_of(axis))
 
-    return Side(None if drawn is None else drawn.placement, step, calls, loads_of)
+    return CandidateSide(None if drawn is None else drawn.placement, step, calls, loads_of)
 
 
 def parsed(call: tuple[str, int | str]) -> Call:

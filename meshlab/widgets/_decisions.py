@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple
 from meshlab.base._errors import MeshlabError
 from meshlab.base._units import THIN, format_number, format_range, format_size, format_time_us
 from meshlab.prediction._step_parts import range_text, seconds_text
-from meshlab.prediction._step_ratio import ErrorTerm, Ratio, call_term, ratio_of
+from meshlab.prediction._step_ratio import ErrorTerm, TimeRatio, call_term, ratio_of
 from meshlab.prediction._step_time import StepTime
 from meshlab.topology.placement._loads import MARKS, LinkLoad, Loads
 from meshlab.topology.placement._placement import Placement
-from meshlab.widgets._jobs import Step
+from meshlab.widgets._jobs import JobStep
 
 Choice = Literal["A", "B", "not decided"]
 Call = tuple[str, int]  # a collective and its size in bytes
@@ -36,11 +36,11 @@ _ORDER = tuple(_USES)  # from good to bad
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class CandidateSide:
     """A candidate: its placement, its step, the calls of its axes, and the loads of an axis with its call."""
 
     placement: Placement | None
-    step: Step | None
+    step: JobStep | None
     calls: Mapping[str, Call]
     loads_of: Callable[[str], Loads]
 
@@ -82,7 +82,7 @@ class Decision(NamedTuple):
 # -- the sentence ------------------------------------------------------------------------------------------------------
 
 
-def decide(a: Side, b: Side) -> Decision:
+def decide(a: CandidateSide, b: CandidateSide) -> Decision:
     """Decide by the steps of the job or, without one, by one call per axis that moves as many bytes in both."""
     if a.step is not None and b.step is not None:
         choice, sentence = _by_steps(a.step, b.step)
@@ -95,7 +95,7 @@ def _undecided(reason: str) -> tuple[Choice, str]:
     return "not decided", f"Not decided, because {reason}."
 
 
-def _by_steps(before: Step, after: Step) -> tuple[Choice, str]:
+def _by_steps(before: JobStep, after: JobStep) -> tuple[Choice, str]:
     a, b = before.time, after.time
     if a is None or b is None:
         name, step = ("A", before) if a is None else ("B", after)
@@ -130,7 +130,7 @@ def _by_steps(before: Step, after: Step) -> tuple[Choice, str]:
     return _decided(ratio, reason, per_token)
 
 
-def _by_calls(a: Side, b: Side) -> tuple[Choice, str]:
+def _by_calls(a: CandidateSide, b: CandidateSide) -> tuple[Choice, str]:
     if not a.terms or not b.terms:
         missing = "neither" if not a.terms and not b.terms else "A" if not a.terms else "B"
         return _undecided(f"{missing} has {'a' if missing == 'neither' else 'no'} predicted time")
@@ -148,11 +148,11 @@ def _by_calls(a: Side, b: Side) -> tuple[Choice, str]:
     return _decided(ratio, reason, " for the same bytes")
 
 
-def _only(a: Side, b: Side) -> list[tuple[str, list[str]]]:
+def _only(a: CandidateSide, b: CandidateSide) -> list[tuple[str, list[str]]]:
     return [("A", [axis for axis in a.calls if axis not in b.calls]), ("B", [x for x in b.calls if x not in a.calls])]
 
 
-def _decided(ratio: Ratio, reason: str, unit: str) -> tuple[Choice, str]:
+def _decided(ratio: TimeRatio, reason: str, unit: str) -> tuple[Choice, str]:
     is_faster = ratio.high < 1
     near, far = (ratio.high, ratio.low) if is_faster else (ratio.low, ratio.high)
     if abs(1 - far) < _NEGLIGIBLE:
@@ -164,7 +164,7 @@ def _decided(ratio: Ratio, reason: str, unit: str) -> tuple[Choice, str]:
     return "B" if is_faster else "A", f"B {words}{unit}, because {reason}."
 
 
-def _tied(ratio: Ratio, what: str, unit: str) -> tuple[Choice, str]:
+def _tied(ratio: TimeRatio, what: str, unit: str) -> tuple[Choice, str]:
     if ratio.low == ratio.high == 1:
         return _undecided(f"{what} takes the same time in both")
     spread = _plain_range(ratio.low, ratio.high)
@@ -224,7 +224,7 @@ def _plain_range(low: float, high: float) -> str:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def _ratio_text(ratio: Ratio) -> str:
+def _ratio_text(ratio: TimeRatio) -> str:
     return f"× {_plain_range(ratio.low, ratio.high)}"
 
 
@@ -253,7 +253,7 @@ def _exposed(step: StepTime, name: str) -> str:
     return "–" if axis is None else f"{MARKS[axis.state][0]} {range_text(axis.low_s, axis.high_s)}"
 
 
-def _call_rows(a: Side, b: Side) -> list[tuple[str, str, str, str]]:
+def _call_rows(a: CandidateSide, b: CandidateSide) -> list[tuple[str, str, str, str]]:
     rows = []
     shared = [axis for axis in a.terms if axis in b.terms]
     if shared and a.terms.keys() == b.terms.keys():
@@ -268,7 +268,7 @@ def _call_rows(a: Side, b: Side) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _call_text(side: Side, axis: str) -> str:
+def _call_text(side: CandidateSide, axis: str) -> str:
     if axis not in side.terms:
         return "–"
     collective, size = side.calls[axis]
@@ -276,7 +276,7 @@ def _call_text(side: Side, axis: str) -> str:
     return f"{mark} {format_time_us(side.terms[axis].seconds * 1e6)}, {collective} of {format_size(size)}"
 
 
-def _link_row(a: Side, b: Side) -> list[tuple[str, str, str, str]]:
+def _link_row(a: CandidateSide, b: CandidateSide) -> list[tuple[str, str, str, str]]:
     links = a.busiest, b.busiest
     if links == (None, None):
         return []

@@ -141,7 +141,7 @@ def _value_code(value: Any) -> str:
 # -- the step ----------------------------------------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
+class JobStep(NamedTuple):
     """The step of a job on a layout, or why there is none."""
 
     time: StepTime | None
@@ -149,14 +149,14 @@ class Step(NamedTuple):
     fix: str = ""
 
 
-def step_of(job: Job, placement: Placement | None, experts: str) -> Step:
+def step_of(job: Job, placement: Placement | None, experts: str) -> JobStep:
     """Return the step of a job on a mesh on a machine."""
     if placement is None:
-        return Step(None, "a step needs a mesh on a machine")
+        return JobStep(None, "a step needs a mesh on a machine")
     try:
-        return Step(step_time(job, placement, experts=experts or None))
+        return JobStep(step_time(job, placement, experts=experts or None))
     except MeshlabError as error:
-        return Step(None, error.message, _in_fields(error.hint or ""))
+        return JobStep(None, error.message, _in_fields(error.hint or ""))
 
 
 def _arguments(hint: str | None) -> list[Argument]:
@@ -186,7 +186,7 @@ def fitting_experts(experts: str, mesh: DeviceMesh) -> str:
     return experts
 
 
-def step_lines(step: Step, experts: str = "") -> list[str]:
+def step_lines(step: JobStep, experts: str = "") -> list[str]:
     """Return the step as text."""
     if step.time is None:
         return [f"step: {step.problem}{f' ({step.fix})' if step.fix else ''}"]
@@ -235,7 +235,7 @@ def find_layouts(job: Job, cluster: Cluster, world_size: int) -> Search:
 
 
 def job_panel(
-    job: Job | None, experts: str, step: Step | None, found: Search | None, mesh: DeviceMesh
+    job: Job | None, experts: str, step: JobStep | None, listing: Search | None, mesh: DeviceMesh
 ) -> dict[str, Any]:
     """Return the content of the job panel."""
     model = "" if job is None else model_of(job)
@@ -248,7 +248,7 @@ def job_panel(
         "fields": [] if job is None else [_field(job, name, model) for name in FIELDS if _is_shown(job, name)],
         "experts": experts if job is not None and job.experts else None,
         "step": None if step is None else _pack_step(step),
-        "search": None if found is None else _pack_search(found, mesh, experts),
+        "search": None if listing is None else _pack_search(listing, mesh, experts),
     }
 
 
@@ -299,7 +299,7 @@ def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _pack_step(step: Step) -> dict[str, Any]:
+def _pack_step(step: JobStep) -> dict[str, Any]:
     time = step.time
     if time is None:
         return {"problem": step.problem, "fix": step.fix}
@@ -355,14 +355,14 @@ def _compute_words(time: StepTime) -> str:
     return f"at {100 * (low + high) / 2:.0f}{THIN}% of the peak"
 
 
-def _pack_search(found: Search, mesh: DeviceMesh, experts: str) -> dict[str, Any]:
-    if found.layouts is None:
-        return {"rows": [], "note": found.note, "more": ""}
-    layouts, frame = found.layouts, found.layouts.frame(_MOST_LAYOUTS)
+def _pack_search(listing: Search, mesh: DeviceMesh, experts: str) -> dict[str, Any]:
+    if listing.layouts is None:
+        return {"rows": [], "note": listing.note, "more": ""}
+    layouts, frame = listing.layouts, listing.layouts.frame(_MOST_LAYOUTS)
     rows = []
     most = float(frame["step_s_hi"].max())
     for i, row in frame.iterrows():
-        on = str(row["experts"]) if found.job.experts else ""
+        on = str(row["experts"]) if listing.job.experts else ""
         chunks = int(row["interleave"])
         rows.append(
             {
@@ -381,14 +381,14 @@ def _pack_search(found: Search, mesh: DeviceMesh, experts: str) -> dict[str, Any
     tied = layouts.n_tied
     ties = f"{tied:,} tied for the first place" if tied > 1 else "one is first"
     more = f"{count:,} layout{'s' * (count != 1)} fit, {ties}"
-    return {"rows": rows, "note": found.note, "more": more}
+    return {"rows": rows, "note": listing.note, "more": more}
 
 
-def search_lines(found: Search) -> list[str]:
+def search_lines(listing: Search) -> list[str]:
     """Return the first layouts as text."""
-    if found.layouts is None:
-        return [f"search: {found.note}"]
-    return ["layouts:", *([found.note] if found.note else []), found.layouts.summary(5)]
+    if listing.layouts is None:
+        return [f"search: {listing.note}"]
+    return ["layouts:", *([listing.note] if listing.note else []), listing.layouts.summary(5)]
 
 
 def _gib(size: float) -> str:

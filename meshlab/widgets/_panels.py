@@ -179,6 +179,7 @@ class AxisRow:
 
 def axis_rows(
     placement: Placement,
+    words_of: Callable[[Placement, str], str],
     loads_of: Callable[[str], Loads],
     price_of: Callable[[str], Price],
     pinned: Mapping[str, float],
@@ -186,7 +187,7 @@ def axis_rows(
     """Return the rows of all axes and groups of a mesh on a machine."""
     mesh, rows = placement.mesh, []
     for axis in mesh.creation_order:
-        text = placement.explain(axis).removeprefix(f"{axis} ")
+        text = words_of(placement, axis).removeprefix(f"{axis} ")
         time = pinned.get(axis, math.nan)
         rows.append(AxisRow(axis, mesh[axis].size, loads_of(axis), text, price_of(axis), time))
     return rows

@@ -223,6 +223,7 @@ class Picture(anywidget.AnyWidget):
         self._is_writing = True  # no updates until all arguments are set
         self._drawing: View | None = None
         self._axis_loads: dict[str, Loads] = {}
+        self._known_words: AxisCache[str] = AxisCache(_MOST_LOADS)
         self._known_loads: AxisCache[Loads] = AxisCache(_MOST_LOADS)  # also of axes of earlier meshes
         super().__init__(height=choice["height"])
         with self._lock:
@@ -512,6 +513,10 @@ class Picture(anywidget.AnyWidget):
             )
         return self._axis_loads[axis]
 
+    def _words_of(self, placement: Placement, axis: str) -> str:
+        """Return which links the groups of an axis use, in words."""
+        return self._known_words.get(placement, axis, (axis,), lambda: placement.explain(axis))
+
     def _call_of(self, axis: str) -> tuple[str, int | str]:
         """Return the collective and the size that cause the loads of an axis."""
         return self.collective or usual_collective(axis), self.size
@@ -559,7 +564,9 @@ class Picture(anywidget.AnyWidget):
             "single": view.groups is not None and view.groups.single,
             "rank_of": None if is_plain and view.groups is not None else view.rank_of.astype("<i4").tobytes(),
             "group_of": view.group_of.astype("<i4").tobytes(),
-            "verdict": placement.explain(view.word) if placement is not None and view.groups is not None else "",
+            "verdict": self._words_of(placement, view.word)
+            if placement is not None and view.groups is not None
+            else "",
             "findings": [
                 {"mark": link.mark, "text": link.text, "axis": link.axes[0] if link.axes else "", "place": link.place}
                 for link in self.findings

@@ -30,11 +30,11 @@ from meshlab.widgets import _edits as edits
 from meshlab.widgets import _exports as exports
 from meshlab.widgets import _panels as panels
 from meshlab.widgets._assets import script, style
-from meshlab.widgets._comparisons import Comparison, Drawn, compare, equal_call, placement_of
+from meshlab.widgets._comparisons import CandidateComparison, Drawn, compare, equal_call, placement_of
 from meshlab.widgets._decisions import Decision, pack_decision
 from meshlab.widgets._edits import Design, History
 from meshlab.widgets._following import run_traits
-from meshlab.widgets._jobs import Search, Step, as_job, find_layouts, job_panel, search_lines, step_lines, step_of
+from meshlab.widgets._jobs import JobStep, Search, as_job, find_layouts, job_panel, search_lines, step_lines, step_of
 from meshlab.widgets._machines import Machine
 from meshlab.widgets._measuring import Measuring, panel_traits
 from meshlab.widgets._panels import AxisRow
@@ -217,9 +217,9 @@ class Workbench(Picture):
         self._design = Design(machine, shape, rest, choice["size"], calls, pinned, job, experts)
         self._history = History()
         self._problems: list[dict[str, Any]] = []  # the invalid edits, one a field
-        self._comparison: tuple[object, Comparison | None] = (None, None)
+        self._comparison: tuple[object, CandidateComparison | None] = (None, None)
         self._view_of_pinned: tuple[object, View] | None = None
-        self._step: tuple[object, Step] = (None, Step(None))
+        self._step: tuple[object, JobStep] = (None, JobStep(None))
         self._search: Search | None = None
         self._rows: list[AxisRow] = []
         self._prices: AxisCache[Price] = AxisCache(_MOST_PRICES)
@@ -737,7 +737,7 @@ class Workbench(Picture):
         if view.placement is not None and view.groups is not None and not self._is_flicked:
             axis_loads = {axis: self._loads_of(axis) for axis in view.placement.mesh.axis_names}
             times = _NO_CALLS if self._compared is None else self._compared.times
-            self._rows = panels.axis_rows(view.placement, self._loads_of, self._price_of, times)
+            self._rows = panels.axis_rows(view.placement, self._words_of, self._loads_of, self._price_of, times)
         elif not self._is_flicked:
             self._rows = []
         machine = design.machine
@@ -769,11 +769,11 @@ class Workbench(Picture):
         }
 
     @property
-    def _present_step(self) -> Step:
+    def _present_step(self) -> JobStep:
         """The step of the job on the present mesh."""
         design = self._design
         if design.job is None:
-            return Step(None)
+            return JobStep(None)
         placement = self._present_placement
         key = (placement, design.job, design.experts)
         if self._step[0] != key:
@@ -791,8 +791,8 @@ class Workbench(Picture):
     def _shown_search(self) -> Search | None:
         """The last search, if it was for the present job and machine."""
         machine = self._design.machine
-        found, cluster = self._search, None if machine is None else machine.cluster
-        return found if found is not None and found.suits(self._design.job, cluster) else None
+        listing, cluster = self._search, None if machine is None else machine.cluster
+        return listing if listing is not None and listing.suits(self._design.job, cluster) else None
 
     @property
     def _pinned_drawing(self) -> View | None:
@@ -810,7 +810,7 @@ class Workbench(Picture):
         return before[1]
 
     @property
-    def _compared(self) -> Comparison | None:
+    def _compared(self) -> CandidateComparison | None:
         """The comparison with candidate A, None without one."""
         design, view = self._design, self._pinned_drawing
         if view is None:

@@ -345,7 +345,7 @@ def rerun(wb: Workbench) -> Workbench:
 def test_a_decision_without_code(shown, wb, page, tmp_path):
     """Preset, job, search, a layout, a failed part, the decision, the report and the page, and the code of all this."""
     page.set_viewport_size({"width": 1400, "height": 1000})
-    page.locator(".ml-preset").select_option("gcp-a3-high")
+    page.locator(".ml-preset").select_option("dgx-h200")
     shown.wait()
     options_of(shown, "Model", "llama3-8b")
     assert page.locator(".ml-step-line b").inner_text().endswith("per step")
@@ -365,9 +365,10 @@ def test_a_decision_without_code(shown, wb, page, tmp_path):
     page.mouse.click(*device_at(shown, 9))
     shown.wait()
     bar = page.locator(".ml-part")
-    bar.locator("select").select_option("node1/NIC0")
+    leaf = bar.locator("option", has_text="leaf switch").get_attribute("value")
+    bar.locator("select").select_option(leaf)
     press(shown, "Fail", ".ml-part")
-    assert wb.failed == ("node1/NIC0",)
+    assert [part.partition(":")[0] for part in wb.failed] == ["leaf"]
     sentence = page.locator(".ml-decision").inner_text()
     assert sentence == wb.decision
     assert sentence.startswith("B is ")

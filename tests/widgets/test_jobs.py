@@ -284,10 +284,7 @@ def test_the_report_has_the_decision_the_pictures_and_the_step(wb):
     assert "tp (8 groups of 4)" in export(wb, "report")["text"]  # the axis of the headline
 
 
-def test_failed_parts_are_crossed_in_the_figure(machine):
-    wb = Workbench(machine, "dp=4, tp=8", axis="dp")
-    before = wb.figure_svg()
+def test_failed_parts_are_crossed_in_the_report(wb):
+    assert "failed, or slower" not in export(wb, "report")["text"]
     wb.failed = ["node1/NIC3"]
-    with_cross = wb.figure_svg()
-    wb.failed, wb.cluster = (), machine.without_nic("node1", "NIC3")
-    assert len(before) != len(with_cross) != len(wb.figure_svg())
+    assert "failed, or slower" in export(wb, "report")["text"]

@@ -83,6 +83,7 @@ export function jobPanel({ model, root, listen, shell }) {
       autocomplete: "off",
     });
     const options = choices.map((text) => element("option", { value: text, text }));
+    /** @type {any} */
     const input = choices.length ? element("select", { id }, ...options) : typed;
     const send = (value) => edit({ action: "job_field", field: name, value, where: `job:${name}` });
     const ofText = typedField({ input, listen, queue: shell.queue, send });
