@@ -69,7 +69,19 @@ def list_runs(folder: str | Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*_COLUMNS])
 
 
-_COLUMNS = ("folder", "run_id", "state", "started_at", "where", "mesh", "collectives", "n_done", "best_gbs", "name", "notes")
+_COLUMNS = (
+    "folder",
+    "run_id",
+    "state",
+    "started_at",
+    "where",
+    "mesh",
+    "collectives",
+    "n_done",
+    "best_gbs",
+    "name",
+    "notes",
+)
 
 
 def summarise_run(run: RunData) -> dict[str, Any]:

@@ -270,9 +270,7 @@ class Measuring:
             lines = self.predict(run.mesh, run.plan)
             predicted = {name or run.plan.collective[0]: line for name, line in lines.items()}  # as its measured line
             references = self._references(run)
-        follower = RunFollower(
-            run, self._view, predicted=predicted, references=references, overlaid=self._overlaid
-        )
+        follower = RunFollower(run, self._view, predicted=predicted, references=references, overlaid=self._overlaid)
         self._follower = follower
         follower.when_over(self._run_ended)
 

@@ -25,7 +25,7 @@ _MOST_CURVES = 12
 
 
 class RunList:
-    """The runs of a view: those of its session, and those that a folder has. All methods can be called on any thread."""
+    """The runs of the session of a view, and those of a folder. All methods can be called on any thread."""
 
     def __init__(self, view: Any, lock: threading.RLock) -> None:
         self._view = view
@@ -252,8 +252,9 @@ def _headline(comparison: Comparison, after: str, before: str) -> str:
     if not comparison.needs_launches:
         return comparison.headline
     n, typical = len(comparison.rows), change_text(float(comparison.rows["ratio"].median()))
-    return f"{n} row{'s' * (n != 1)} compared, one launch each: too few for a verdict. Typically, {after} is {typical}" + (
-        f" as {before}." if typical == "as fast" else f" than {before}."
+    return (
+        f"{n} row{'s' * (n != 1)} compared, one launch each: too few for a verdict. Typically, {after} is {typical}"
+        + (f" as {before}." if typical == "as fast" else f" than {before}.")
     )
 
 

@@ -144,7 +144,9 @@ def test_the_form_sends_its_edits_and_marks_what_is_wrong(bare, page, sent, meas
 def test_engines_are_started_and_restarted_with_buttons(bare, page, sent):
     empty = MeasureWidget()
     shown = bare("measure", empty)
-    main = "() => [...document.querySelectorAll('button.ml-run-main')].filter(e => e.offsetParent).map(e => e.textContent)"
+    main = (
+        "() => [...document.querySelectorAll('button.ml-run-main')].filter(e => e.offsetParent).map(e => e.textContent)"
+    )
     assert page.evaluate(main) == ["Start ranks"]  # one at a time
     page.get_by_label("Backend").select_option("threads, for experiments")
     page.get_by_label("Ranks", exact=True).nth(1).fill("3")
@@ -303,6 +305,7 @@ def test_the_live_view_works_in_a_shadow_root_and_in_an_iframe(bare, page, measu
 
 
 def test_runs_are_named_filtered_deleted_and_restored(bare, page, sent, measured):
+    measured.measuring.receive({"type": "run.uncompare"})
     shown = bare("measure", measured)
     run = measured.measuring.runs[0]
     try:
@@ -333,13 +336,14 @@ def test_runs_are_named_filtered_deleted_and_restored(bare, page, sent, measured
 
 
 def test_latency_is_a_switch_and_other_runs_are_drawn_next_to_it(bare, page, sent, measured):
+    measured.measuring.receive({"type": "run.uncompare"})
     shown = bare("measure", measured)
-    page.get_by_role("button", name="Latency").click()
+    page.locator(".ml-run").get_by_role("button", name="Latency").click()
     shown.settle()
     chart = page.locator(".ml-run .meshlab-curve")
     assert "time (µs)" in chart.locator(".ml-curve-scale").text_content()
     assert chart.locator(".ml-curve-line").count() > 0
-    page.get_by_role("button", name="Bandwidth").click()
+    page.locator(".ml-run").get_by_role("button", name="Bandwidth").click()
     shown.settle()
     assert "busbw (GB/s)" in chart.locator(".ml-curve-scale").text_content()
     page.locator(".ml-run-overlay summary").click()
