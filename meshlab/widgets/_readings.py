@@ -101,8 +101,8 @@ def load_state(run: RunData) -> dict[str, Any]:
     hosts = list(dict.fromkeys(str(row.get("host")) for row, _ in parts))
     rows: list[dict[str, Any]] = []
     for host in hosts:
-        own = [(row, loads) for row, loads in parts if str(row.get("host")) == host]
-        rows += _host_rows(host if len(hosts) > 1 else "", own)
+        readings = [(row, loads) for row, loads in parts if str(row.get("host")) == host]
+        rows += _host_rows(host if len(hosts) > 1 else "", readings)
     first = [(row, loads) for row, loads in parts if str(row.get("host")) == hosts[0]]
     end_s = max(float(loads[0]["at_s"]) for _, loads in parts)
     return {"rows": rows[:_MOST_DEVICES], "end_s": end_s, "marks": _marks(run, first)}
