@@ -375,7 +375,7 @@ def change_text(ratio: float) -> str:
         return "as fast"
     if factor < 2:
         return f"{abs(ratio - 1):.0%} {word}".replace("%", "\N{THIN SPACE}%")
-    return f"{format_number(float(f'{factor:.2g}'))} times {word}"
+    return f"{float(f'{factor:.2g}'):,.{0 if factor >= 10 else 1}f} times {word}"
 
 
 _EXTREME = 10.0  # from which on a factor is easier to read in words

@@ -299,7 +299,7 @@ def relabel(folder: Path, run_id: str, *, name: str, notes: str) -> None:
 
 
 def remove(folder: Path, run_id: str) -> None:
-    """Remove a run that has ended from the disk, with its report. Other files in its folder stay, and the folder then."""
+    """Remove a run that has ended from the disk, with its report. Other files in its folder stay."""
     check_ended(folder)
     if run_id_in(folder) != run_id:
         raise BenchError(f"the folder {folder} no longer holds the run {run_id}", hint="list the folder again")

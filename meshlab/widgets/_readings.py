@@ -88,6 +88,7 @@ def _of(value: str, whole: str) -> str:
 _MOST_POINTS = 240  # of a row, which is about 700 px wide
 _MOST_DEVICES = 64
 _MOST_CORES = 128
+_LEAST_GBS = 1e-3  # a network card without more traffic than this has no row
 
 
 def load_state(run: RunData) -> dict[str, Any]:
@@ -100,8 +101,8 @@ def load_state(run: RunData) -> dict[str, Any]:
     hosts = list(dict.fromkeys(str(row.get("host")) for row, _ in parts))
     rows: list[dict[str, Any]] = []
     for host in hosts:
-        own = [(row, loads) for row, loads in parts if str(row.get("host")) == host]
-        rows += _host_rows(host if len(hosts) > 1 else "", own)
+        readings = [(row, loads) for row, loads in parts if str(row.get("host")) == host]
+        rows += _host_rows(host if len(hosts) > 1 else "", readings)
     first = [(row, loads) for row, loads in parts if str(row.get("host")) == hosts[0]]
     end_s = max(float(loads[0]["at_s"]) for _, loads in parts)
     return {"rows": rows[:_MOST_DEVICES], "end_s": end_s, "marks": _marks(run, first)}
@@ -150,6 +151,8 @@ def _host_rows(host: str, parts: Sequence[tuple[Mapping[str, Any], list[dict[str
             rows.append(_gpu_row(host, prefix, device, times, loads))
         else:
             traffic = [max(load.get("tx_gbs", 0.0), load.get("rx_gbs", 0.0)) for load in loads]
+            if max(traffic) < _LEAST_GBS:
+                continue
             facts = [["most", format_bandwidth(max(traffic))]]
             rows.append(_row(f"{host} {device}", f"{prefix}{device}", times, traffic, "GB/s", 0.0, facts))
     return rows

@@ -22,10 +22,11 @@ from meshlab.widgets._following import curve_state
 _MOST_ROWS = 2000  # of a comparison, which has one row per group and size
 _LAUNCHES = 3  # of a run that is measured again for a verdict
 _MOST_CURVES = 12
+_FOREST_HEAD, _TALLEST_FOREST = 120, 1600  # in points
 
 
 class RunList:
-    """The runs of a view: those of its session, and those that a folder has. All methods can be called on any thread."""
+    """The runs of the session of a view, and those of a folder. All methods can be called on any thread."""
 
     def __init__(self, view: Any, lock: threading.RLock) -> None:
         self._view = view
@@ -260,13 +261,16 @@ def _headline(comparison: Comparison, after: str, before: str) -> str:
 
 def _forest(comparison: Comparison) -> str:
     """Return the ratios with their intervals as an ``<svg>`` element, empty if there are none."""
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
+    rows = comparison.rows
+    panels = rows.groupby(["collective", "axis"], dropna=False)
+    n_sizes, n_members = rows["size_bytes"].nunique(), int(panels["size_bytes"].value_counts().max())
+    height = _FOREST_HEAD + -(-panels.ngroups // 2) * (50 + max(15, 4 + 7 * n_members) * (n_sizes + 1))
+    figure = Figure((8, min(height, _TALLEST_FOREST) / 72))  # not of pyplot, which a notebook would show too
     with suppress(BenchError):  # no row has a ratio
-        figure = plot_comparison(comparison).get_figure(root=True)
-        if figure is not None:
-            plt.close(figure)  # or a notebook would show it too
-            return figure_svg(figure, label=comparison.headline)
+        plot_comparison(comparison, ax=figure.add_subplot())
+        return figure_svg(figure, label=comparison.headline)
     return ""
 
 

@@ -265,3 +265,50 @@ def test_cleaning_up_leaves_no_listener_and_no_element(bare, page):
     page.evaluate("() => cleanup()")
     assert page.evaluate("() => model.handlers.length") == 0
     assert page.evaluate("() => document.querySelector('#host').children.length") == 0
+
+
+def test_a_drag_zooms_and_a_double_click_shows_all_sizes(bare, page):
+    shown = bare("curve", filled(2))
+    box = page.locator(".ml-curve-stage svg").bounding_box()
+    labels = lambda: texts(page, ".ml-curve-scale text")  # noqa: E731
+    assert "1\u2009KiB" in labels()
+    x, y = box["x"], box["y"] + 150
+    page.mouse.move(x + 400, y)
+    page.mouse.down()
+    page.mouse.move(x + 700, y, steps=3)
+    page.mouse.up()
+    shown.settle()
+    assert "1\u2009KiB" not in labels()
+    page.get_by_role("button", name="All sizes").click()
+    shown.settle()
+    assert "1\u2009KiB" in labels()
+    page.locator(".ml-curve-stage").focus()
+    page.keyboard.press("+")
+    shown.settle()
+    assert "1\u2009KiB" not in labels()
+    page.locator(".ml-curve-stage").dblclick(position={"x": 450, "y": 150})
+    shown.settle()
+    assert "1\u2009KiB" in labels()
+
+
+def test_the_cursor_shows_the_values_of_all_lines_at_its_size(bare, page):
+    shown = bare("curve", filled(3))
+    box = page.locator(".ml-curve-stage svg").bounding_box()
+    page.mouse.move(box["x"] + 450, box["y"] + 60)
+    shown.settle()
+    row = page.locator(".ml-curve-values")
+    assert [name in row.inner_text() for name in ("tp_0", "tp_1", "tp_2", "GB/s")] == [True] * 4
+    page.mouse.move(5, 880)
+    shown.settle()
+    assert row.inner_text() == ""
+
+
+def test_an_update_of_the_live_curve_takes_less_than_five_milliseconds(bare, page, say):
+    curve = filled(4)
+    shown = bare("curve", curve)
+    times = []
+    for k in range(30):
+        curve.set_series("tp_0", SIZES, rates(300 + k))
+        times.append(shown.receive(curve, "_lines", "_points"))
+    say(f"an update of a chart of 4 lines takes {np.median(times):.1f} ms")
+    assert np.median(times) < 5 * 4  # on a machine whose cores are shared

@@ -144,15 +144,28 @@ def test_the_form_sends_its_edits_and_marks_what_is_wrong(bare, page, sent, meas
 def test_engines_are_started_and_restarted_with_buttons(bare, page, sent):
     empty = MeasureWidget()
     shown = bare("measure", empty)
-    page.get_by_label("Engines to start").select_option("4 threads, for experiments")
+    main = (
+        "() => [...document.querySelectorAll('button.ml-run-main')].filter(e => e.offsetParent).map(e => e.textContent)"
+    )
+    assert page.evaluate(main) == ["Start ranks"]  # one at a time
+    page.get_by_label("Backend").select_option("threads, for experiments")
+    page.get_by_label("Ranks", exact=True).nth(1).fill("3")
     page.locator(".ml-run-engines").get_by_role("button", name="Start").click()
     (message,) = sent()
-    assert (message["action"], message["n"], message["backend"]) == ("start", 4, "threads")
+    assert (message["action"], message["n"], message["backend"]) == ("start", 3, "threads")
+    message["n"] = 4
     empty.measuring.receive(message)
     wait_until(lambda: empty._engines["state"] == "ready")
     shown.receive(empty, "_engines")
     assert names(page, ".ml-run-chip") == ["0", "1", "2", "3"]
     assert page.locator(".ml-run-chips").get_attribute("aria-label") == "4 ranks idle"
+    shown.receive(empty, "_bench")
+    assert page.evaluate(main) == ["Measure"]
+    colour = "() => [...document.querySelectorAll('.ml-run-chip')].map(e => e.getAttribute('style'))"
+    by_tp = page.evaluate(colour)
+    assert (by_tp[0], by_tp[2]) == (by_tp[1], by_tp[3]) != (by_tp[2], by_tp[0])
+    page.locator(".ml-run-axis", has_text="dp").click()
+    assert page.evaluate(colour)[0] == page.evaluate(colour)[2]
     empty.measuring.engines.kill()  # type: ignore[union-attr]
     empty.measuring.show_all()
     shown.receive(empty, "_engines")
@@ -165,7 +178,7 @@ def test_engines_are_started_and_restarted_with_buttons(bare, page, sent):
 
 def test_two_runs_are_picked_and_compared(bare, page, sent, measured):
     shown = bare("measure", measured)
-    boxes = page.locator(".ml-run-list input")
+    boxes = page.locator(".ml-run-list input[type=checkbox]")
     assert boxes.count() == 2
     boxes.nth(0).check()
     assert "another run" in page.locator(".ml-run-listbox").inner_text()
@@ -289,3 +302,65 @@ def test_the_live_view_works_in_a_shadow_root_and_in_an_iframe(bare, page, measu
     inside.locator("[role=tab]", has_text="Pairs").click()
     assert inside.locator(".ml-run-matrix text").count() == 12 + 8
     page.evaluate("() => cleanup()")
+
+
+def test_runs_are_named_filtered_deleted_and_restored(bare, page, sent, measured):
+    measured.measuring.receive({"type": "run.uncompare"})
+    shown = bare("measure", measured)
+    run = measured.measuring.runs[0]
+    try:
+        page.get_by_label(f"Name of {run.run_id}").fill("before the update")
+        page.get_by_label(f"Name of {run.run_id}").press("Enter")
+        (message,) = sent()
+        assert (message["type"], message["name"]) == ("run.label", "before the update")
+        measured.measuring.receive(message)
+        shown.receive(measured, "_runs")
+        assert run.name == "before the update"
+        assert f"{run.run_id} · done" in page.locator(".ml-run-list tbody").inner_text()  # the id is the subtitle
+        page.get_by_label("Filter runs").fill("UPDATE before")
+        assert page.locator(".ml-run-list tbody tr").count() == 1
+        assert "1 of 2 runs" in page.locator(".ml-run-listbox").inner_text()
+        page.locator(".ml-run-list input[type=checkbox]").check()
+        page.get_by_role("button", name="Delete", exact=True).click()
+        measured.measuring.receive(sent()[-1])
+        shown.receive(measured, "_runs")
+        assert "Deleted before the update." in page.locator(".ml-run-deleted").inner_text()
+        assert len(measured.measuring.runs) == 2  # nothing is gone yet
+        page.get_by_role("button", name="Undo", exact=True).click()
+        measured.measuring.receive(sent()[-1])
+        shown.receive(measured, "_runs")
+        assert page.locator(".ml-run-list tbody tr").count() == 1
+    finally:
+        run.name = ""
+        measured.measuring.receive({"type": "run.undelete"})
+
+
+def test_latency_is_a_switch_and_other_runs_are_drawn_next_to_it(bare, page, sent, measured):
+    measured.measuring.receive({"type": "run.uncompare"})
+    shown = bare("measure", measured)
+    page.locator(".ml-run").get_by_role("button", name="Latency").click()
+    shown.settle()
+    chart = page.locator(".ml-run .meshlab-curve")
+    assert "time (µs)" in chart.locator(".ml-curve-scale").text_content()
+    assert chart.locator(".ml-curve-line").count() > 0
+    page.locator(".ml-run").get_by_role("button", name="Bandwidth").click()
+    shown.settle()
+    assert "busbw (GB/s)" in chart.locator(".ml-curve-scale").text_content()
+    page.locator(".ml-run-overlay summary").click()
+    page.locator(".ml-run-overlays input").first.check()
+    message = sent()[-1]
+    assert (message["type"], len(message["keys"])) == ("run.overlay", 1)
+    measured.measuring.receive(message)
+    shown.receive(measured, "_runs", "_curve")
+    shown.settle()
+    assert chart.locator(".ml-curve-overlaid").count() >= 1
+    measured.measuring.receive({"type": "run.overlay", "keys": []})
+
+
+def test_the_record_of_the_hosts_is_below_the_curve(bare, page, measured):
+    bare("measure", measured)
+    record = page.locator(".ml-load")
+    assert "CPU · " in record.locator(".ml-load-row b").first.inner_text()
+    assert record.locator(".ml-load-axis").inner_text().startswith("0 s")
+    record.locator(".ml-load-strip").first.hover()
+    assert "CPU · " in record.locator(".ml-load-reading").inner_text()

@@ -249,13 +249,13 @@ export function recordPanel({ model, listen }) {
       }
       paintRow(made.get(one.key), one, end);
     }
-    const wide = changes.filter(([at], k) => ((changes[k + 1]?.[0] ?? end) - at) / end > 0.12);
+    const share = (k) => ((changes[k + 1]?.[0] ?? end) - changes[k][0]) / end;
     fill(marks, [changes, end], () =>
-      changes.map((one) =>
+      changes.map(([at, label], k) =>
         element("span", {
-          style: `left:${(100 * one[0]) / end}%`,
-          title: one[1],
-          text: wide.includes(one) ? one[1] : "",
+          style: `left:${(100 * at) / end}%;width:${100 * share(k)}%`,
+          title: label,
+          text: share(k) > 0.12 ? label : "",
         }),
       ),
     );

@@ -294,6 +294,9 @@ function overlayMenu({ model, shell }) {
   const list = element("div", { class: "ml-run-overlays" });
   const summary = element("summary", { text: "Overlay" });
   const root = element("details", { class: "ml-run-overlay" }, summary, list);
+  const fold = () => show(list, root.open);
+  root.addEventListener("toggle", fold);
+  fold();
   function update() {
     const { rows = [], overlaid = [], shown } = model.get("_runs") ?? {};
     const others = rows.filter((one) => one.key !== shown && one.run_id !== shown);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,20 @@ import pynvml
 import pytest
 
 from meshlab.base._errors import TopologyError
+from meshlab.benchmark._host_record import loads_between
+from meshlab.benchmark.on_ranks._host_counters import HostCounters
+from meshlab.runs._host_loads import loads_of
 from meshlab.topology.readers import _nvml as nvml
 from meshlab.topology.readers._hosts import cluster_from_hosts, probe
-from meshlab.topology.readers._nvml import LiveReader, read_devices, read_host, sample
-from meshlab.topology.readers._sysfs import normal_bus_id, pci_path, pci_word, read_nics, read_processors
+from meshlab.topology.readers._nvml import ClockReader, LiveReader, read_devices, read_host, sample
+from meshlab.topology.readers._sysfs import (
+    normal_bus_id,
+    pci_path,
+    pci_word,
+    read_nic_bytes,
+    read_nics,
+    read_processors,
+)
 
 
 def write(path: Path, text: str) -> None:
@@ -363,6 +374,54 @@ def test_traffic_is_the_difference_of_two_readings(monkeypatch: pytest.MonkeyPat
         71.5,
         700,
     )
+
+
+def test_the_record_of_a_run_reads_the_load_of_gpus_but_not_the_slow_counters_of_pcie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    links = dict.fromkeys(range(18), 0)
+    clock = [100.0]
+    pcie: list[int] = []
+    driver = Driver(
+        nvmlDeviceGetFieldValues=counters(links, has_sum=True),
+        nvmlDeviceGetPcieThroughput=lambda handle, counter: pcie.append(counter),
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x4,
+        nvmlDeviceGetComputeRunningProcesses=lambda handle: [],
+    )
+    monkeypatch.setattr(nvml, "_start", lambda: (driver, ""))
+    monkeypatch.setattr(nvml.time, "monotonic", lambda: clock[0])
+    reader = ClockReader()
+    reader.read()
+    links[1] += 10**7
+    clock[0] += 2
+    first = HostCounters(10.0, 50.0, 1.0, 100.0, core_s=[(5.0, 10.0)], nic_bytes={"mlx5_0": (0, 0)})
+    second = replace(
+        first, at_s=12.0, gpus=reader.read(), core_s=[(6.0, 12.0)], nic_bytes={"mlx5_0": (4 * 10**9, 10**9)}
+    )
+    loads = {load["device"]: load for load in loads_of({"loads": loads_between(first, second, 7.0)})}
+    assert list(loads) == ["core 0", "GPU 0", "GPU 1", "mlx5_0"]
+    assert loads["core 0"]["use_percent"] == 50.0
+    assert (loads["mlx5_0"]["tx_gbs"], loads["mlx5_0"]["rx_gbs"]) == (2.0, 0.5)
+    gpu = loads["GPU 1"]
+    assert gpu["tx_gbs"] == pytest.approx(10**7 * 1024 / 2 / 1e9, rel=1e-4)
+    assert (gpu["use_percent"], gpu["memory_used_gib"], gpu["temperature_c"]) == (7.0, 1.0, 31.0)
+    assert (gpu["clock_mhz"], gpu["power_w"], gpu["throttle"]) == (345.0, 71.5, "power cap")
+    assert pcie == []
+
+
+def test_the_traffic_of_network_cards_is_counted_in_bytes(tmp_path: Path) -> None:
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    port = "sys/class/infiniband/mlx5_0/ports/1"
+    write(f"{port}/rate", "400 Gb/sec (4X NDR)")
+    write(f"{port}/counters/port_xmit_data", "1000\n")
+    write(f"{port}/counters/port_rcv_data", "250\n")
+    assert read_nic_bytes(tmp_path) == {"mlx5_0": (4000, 1000)}  # the port counts words of four bytes
+    (tmp_path / port / "counters" / "port_rcv_data").unlink()
+    assert read_nic_bytes(tmp_path) == {}
+    assert read_nic_bytes(tmp_path / "none") == {}
 
 
 def test_a_gpu_without_counters_has_the_other_readings(monkeypatch: pytest.MonkeyPatch) -> None:
