@@ -129,3 +129,28 @@ def test_a_cell_that_runs_again_takes_the_ranks_of_its_workbench(lab: Lab, page:
     notebook.ask("wb.close()")
     assert [pid for pid in map(int, ranks.strip("[]").split(",")) if psutil.pid_exists(pid)] == []
     assert "another workbench" not in notebook.ask("(other._measuring.show_all(), other._engines['choices'])")
+
+
+def test_letters_and_arrows_stay_in_the_widget(lab: Lab, page: Any) -> None:
+    """JupyterLab inserts a cell for the letter A, and goes to the next cell for an arrow, wherever it has no field."""
+    page.set_viewport_size({"width": 1400, "height": 1100})
+    lab.write_notebook("keys.ipynb", ["import meshlab as ml\nwb = ml.Workbench('dgx-h100', 'dp=2, tp=4')\nwb"])
+    notebook = lab.open(page, "keys.ipynb")
+    notebook.run_all()
+    model = page.get_by_label("Model", exact=True)
+    model.focus()
+    page.keyboard.type("Llama 3 8B")
+    assert notebook.ask("wb.job.title") == "'Llama 3 8B'"
+    page.keyboard.press("ArrowDown")
+    assert notebook.ask("wb.job.title") == "'Llama 3 70B'"
+    undo = page.locator(".meshlab-workbench").get_by_role("button", name="Undo", exact=True)
+    undo.focus()
+    page.keyboard.type("abdd")
+    page.keyboard.press("Enter")
+    assert notebook.ask("wb.job.title") == "'Llama 3 8B'"
+    assert undo.evaluate("node => node === document.activeElement")
+    page.keyboard.press("Control+z")
+    assert notebook.ask("wb.job") == "None"
+    assert page.locator(".jp-Cell").count() == 1
+    with page.expect_response(lambda answer: answer.request.method == "PUT" and "keys.ipynb" in answer.url):
+        page.keyboard.press("Control+s")  # this one stays JupyterLab's

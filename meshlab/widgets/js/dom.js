@@ -157,6 +157,24 @@ export function focusIn(node) {
 }
 
 /**
+ * Keeps the keys that JupyterLab takes as shortcuts of the notebook: the letter A in a menu would insert a cell, and an
+ * arrow would leave for the next one. Shortcuts with Ctrl, Cmd or Alt remain, except Ctrl+Z and Ctrl+Y.
+ * @param {Element} root
+ * @returns {() => void} A function that stops it
+ */
+export function keepKeys(root) {
+  const decide = (/** @type {KeyboardEvent} */ event) => {
+    const { target } = event;
+    if (!(target instanceof Element) || !root.contains(target)) return;
+    const isKept = event.altKey || ((event.ctrlKey || event.metaKey) && !/^[zy]$/i.test(event.key));
+    target.toggleAttribute("data-lm-suppress-shortcuts", !isKept); // an attribute of the root would not count
+  };
+  // JupyterLab listens to the document in the capture phase, before any listener of the widget.
+  window.addEventListener("keydown", decide, { capture: true });
+  return () => window.removeEventListener("keydown", decide, { capture: true });
+}
+
+/**
  * A function that adds event handlers, and one that removes them all.
  * @returns {{ listen: Listen, stop: () => void }}
  */

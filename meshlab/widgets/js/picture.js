@@ -37,8 +37,7 @@ const MARKUP = `
     <span class="ml-zoom"><button type="button" data-zoom="-1" aria-label="Zoom out">−</button>
     <button type="button" data-zoom="1" aria-label="Zoom in">+</button>
     <button type="button" data-zoom="0">Fit</button></span></div>
-  <div class="ml-stage" tabindex="0" role="application" aria-roledescription="picture of a machine"
-    data-lm-suppress-shortcuts="true">
+  <div class="ml-stage" tabindex="0" role="application" aria-roledescription="picture of a machine">
     <canvas aria-hidden="true"></canvas><canvas aria-hidden="true"></canvas><div class="ml-tip" hidden><b></b><span></span></div></div>
   <div class="ml-live" role="status" aria-live="polite"></div><div class="ml-status"></div>
   <div class="ml-legend"></div><div class="ml-findings"></div><ul class="ml-notes"></ul><table class="ml-links" hidden></table>

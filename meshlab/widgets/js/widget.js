@@ -1,6 +1,6 @@
 // Panels as widgets.
 
-import { element, listeners } from "./dom.js";
+import { element, keepKeys, listeners } from "./dom.js";
 import { followTheme } from "./theme.js";
 
 /**
@@ -15,6 +15,7 @@ export function widgetOf(makePanel, name) {
     const root = element("div", { class: `meshlab meshlab-run ml-run-alone ${name}` });
     el.append(root);
     const unfollow = followTheme(root);
+    const releaseKeys = keepKeys(el);
     const panel = makePanel({ model, root, listen, shell: { root, send: (content) => model.send?.(content) } });
     /** @type {Set<string>} */
     let changed = new Set();
@@ -37,6 +38,7 @@ export function widgetOf(makePanel, name) {
       for (const [event, handler] of handlers) model.off(event, handler);
       stop();
       unfollow();
+      releaseKeys();
       panel.destroy();
       root.remove();
     };
@@ -51,6 +53,10 @@ export function widgetOf(makePanel, name) {
 export function renderOf(makePanel) {
   return ({ model, el }) => {
     const panel = makePanel({ model, root: el });
-    return () => panel.destroy();
+    const releaseKeys = keepKeys(el);
+    return () => {
+      releaseKeys();
+      panel.destroy();
+    };
   };
 }
