@@ -134,8 +134,10 @@ def links_text(links: GroupLinks, row: int, cluster: Cluster) -> str:
     where = "hosts" if cluster.nvlink_of_node is None else "NVLink domains"
     nics = int(links.nics[row])
     shared = float(links.groups_per_nic[row])
-    share = f", {shared:.3g} groups to a NIC" if shared > 1 else ""
-    if shared >= 1.5:
+    share = ""
+    if shared > 1 and not shared.is_integer():  # a group that uses several NICs sends a part over each
+        share = f"{', each' * (nics > 1)} with the traffic of {shared:.3g} groups"
+    elif shared > 1:
         share = f", shared with {shared - 1:.0f} other group{'s' * (shared != 2)}"
     text = (
         f"{n} ranks on {domains} {where}, {per_domain} each: {nics} NIC{'s' * (nics != 1)}{share}, "

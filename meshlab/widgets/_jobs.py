@@ -156,11 +156,17 @@ def step_of(job: Job, placement: Placement | None, experts: str) -> JobStep:
     try:
         return JobStep(step_time(job, placement, experts=experts or None))
     except MeshlabError as error:
-        return JobStep(None, error.message, _in_fields(error.hint or ""))
+        return JobStep(None, error.message, error.hint or "")
 
 
 def _arguments(hint: str | None) -> list[Argument]:
     return [part for part in hint.parts if isinstance(part, Argument)] if isinstance(hint, Hint) else []
+
+
+def _edits_of(hint: str) -> list[list[str]]:
+    """Return the edits that follow a hint, none if it has no values for fields of the panel."""
+    parts = [part for part in _arguments(hint) if part.value is not None]
+    return [[part.name, str(part.value)] for part in parts if part.name in FIELDS]
 
 
 def _in_fields(hint: str) -> str:
@@ -189,7 +195,7 @@ def fitting_experts(experts: str, mesh: DeviceMesh) -> str:
 def step_lines(step: JobStep, experts: str = "") -> list[str]:
     """Return the step as text."""
     if step.time is None:
-        return [f"step: {step.problem}{f' ({step.fix})' if step.fix else ''}"]
+        return [f"step: {step.problem}{f' ({_in_fields(step.fix)})' if step.fix else ''}"]
     lines = step.time.explain().splitlines()
     lines[0] = f"step: {lines[0]}"
     return [*lines[:-1], *([f"  experts on {experts}"] if experts else []), step.time.limit, lines[-1]]
@@ -302,7 +308,8 @@ def _text(value: Any) -> str:
 def _pack_step(step: JobStep) -> dict[str, Any]:
     time = step.time
     if time is None:
-        return {"problem": step.problem, "fix": step.fix}
+        edits = _edits_of(step.fix) if len(_arguments(step.fix)) == 1 else []  # several are alternatives
+        return {"problem": step.problem, "fix": _in_fields(step.fix), "edits": edits}
     most, memory = time.high_s, time.memory
     parts = [
         {
@@ -342,8 +349,7 @@ def _pack_step(step: JobStep) -> dict[str, Any]:
         ],
         "fits": time.fits,
         "fix": _in_fields(time.memory_fix),
-        # The edits of the fix, none if the job cannot be made to fit.
-        "edits": [[part.name, str(part.value)] for part in _arguments(time.memory_fix) if part.name in FIELDS],
+        "edits": _edits_of(time.memory_fix),
         "limit": time.limit,
         "parts": parts,
         "caveat": CAVEAT,

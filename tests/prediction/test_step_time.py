@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 import meshlab as ml
 from meshlab.base._errors import MeshError, TopologyError
+from meshlab.base._units import THIN
 from meshlab.prediction import step_time
 from meshlab.prediction._costs import formula_band
 from meshlab.prediction._group_links import GroupLinks
@@ -57,6 +59,32 @@ def test_a_failed_nic_slows_only_the_axes_that_use_it(machine):
     assert (whole.axis("dp").state, failed.axis("dp").state) == ("rail", "shared")
     ratio = failed.ratio(whole)
     assert 1 < ratio.low < ratio.expected < ratio.high < 1.01
+
+
+@pytest.mark.parametrize(
+    ("failed", "links"),
+    [
+        (["node1/NIC0=50%"], "1 NIC, 24.0 GB/s"),
+        (["node1/NIC0"], "1 NIC with the traffic of 1.33 groups, 36.0 GB/s"),  # a third of a group joins each of 3
+        (["leaf:3", "node0/NIC1=50%"], "1 NIC with the traffic of 1.33 groups, 20.0 GB/s"),
+    ],
+)
+def test_the_limit_is_the_narrowest_group_of_the_placement(machine, failed, links):
+    placement = ml.place("dp=4, tp=8", machine.with_failed(*failed))
+    step = step_time("llama3-8b", "dp=4, tp=8", placement.cluster)
+    assert step.axis("dp").limit.replace(THIN, " ").endswith(links)
+    assert f"{links.split(', ')[-1]} per group" in placement.explain("dp").replace(THIN, " ")
+
+
+def test_words_links_and_step_agree_for_nics_of_different_rates(machine):
+    """Groups on NICs 0, 1 and 2, of which one has half the rate, send it a fifth: 1.2 groups over 24 GB/s."""
+    slow = machine.with_failed("leaf:3", "node0/NIC1=50%")
+    placement = ml.place("dp=4, tp=8", slow)
+    nic = next(link for link in placement.loads("dp", size="256M").links if link.name == "nic")
+    seconds = nic.bytes / 1e9 / np.where(nic.gbs > 0, nic.gbs, np.inf)
+    ring = 2 * 3 / 4 * 2**28 / 1e9
+    assert ring / seconds.max() == pytest.approx(20)
+    assert "20.0 GB/s per group" in placement.explain("dp").replace(THIN, " ")
 
 
 def test_a_job_that_does_not_fit_names_the_change(machine):

@@ -131,6 +131,17 @@ def test_the_step_follows_the_mesh_and_the_machine(wb):
     assert "step: a training job has no axis 'model'" in wb.describe()
 
 
+def test_the_fix_of_a_job_that_cannot_run_is_an_edit(wb):
+    wb.job, wb.failed = "llama3-8b", ["node1"]
+    assert wb._job["step"]["fix"] == "use Batch, sequences 513"
+    assert wb._job["step"]["edits"] == [["global_batch", "513"]]
+    do(wb, "job_field", fields=wb._job["step"]["edits"])
+    assert wb.step_time is not None
+    wb.mesh = "pp=3, dp=1, tp=8"  # several ways out, of which the user chooses one
+    assert " or " in wb._job["step"]["fix"]
+    assert wb._job["step"]["edits"] == []
+
+
 # -- the search --------------------------------------------------------------------------------------------------------
 
 

@@ -266,10 +266,11 @@ def shares(rank_map: RankMap, sets: Ints) -> tuple[Floats, Floats, npt.NDArray[n
         # Mostly no NIC is in two sets, so a set divides its bandwidth among its groups.
         if rank_map.overlap is None:
             return rank_map.set_gbs / sharing, sharing / rank_map.set_nics, sharing
-        # Sets share NICs. A group divides its data evenly among the NICs of its set, and a NIC divides its bandwidth
-        # among its groups in proportion to their data.
+        # Sets share NICs. A group divides its data among the NICs of its set in proportion to their bandwidth, and a
+        # NIC divides its bandwidth among its groups in proportion to their data.
         of_set, nic, gbs = rank_map.overlap
-        part = 1 / rank_map.set_nics[of_set]
+        part = gbs / rank_map.set_gbs[of_set]
+        part = np.where(np.isfinite(part), part, 1 / rank_map.set_nics[of_set])
         load = np.bincount(nic, weights=sharing[of_set] * part)[nic]
         share = np.bincount(of_set, weights=gbs * part / load, minlength=len(sharing)).astype(np.float64)
         busiest = np.zeros(len(sharing))

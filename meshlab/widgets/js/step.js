@@ -52,10 +52,9 @@ export function stepPanel({ model, root, listen, shell }) {
     return element("div", { class: "ml-step-bar", "aria-hidden": "true" }, ...parts);
   }
 
-  function misfit({ fix, edits }) {
-    const text = element("span", { text: `It does not fit: ${fix}. ` });
-    const apply = edits.length && shell.isLive ? [button("Apply", { title: `Make the job fit: ${fix}.` })] : [];
-    return element("p", { class: "ml-bad" }, text, ...apply);
+  function fixable(kind, text, { fix, edits }) {
+    const apply = edits.length && shell.isLive ? [button("Apply", { title: `Change the job: ${fix}.` })] : [];
+    return element("p", { class: kind }, element("span", { text: `${text} ` }), ...apply);
   }
 
   listen(head, "click", (event) => {
@@ -71,7 +70,7 @@ export function stepPanel({ model, root, listen, shell }) {
       if (!step) return;
       if (step.problem) {
         const fix = step.fix ? ` ${step.fix[0].toUpperCase()}${step.fix.slice(1)}.` : "";
-        return refill(head, element("p", { class: "ml-problem", text: `${step.problem}.${fix}` }));
+        return refill(head, fixable("ml-problem", `${step.problem}.${fix}`, step));
       }
       const parts = step.memory_parts.map(([name, , text]) => `${name} ${text}`).join(", ");
       const memory = `${step.fits ? "" : "✕ "}${step.memory}`;
@@ -84,7 +83,7 @@ export function stepPanel({ model, root, listen, shell }) {
           element("span", { class: step.fits ? "" : "ml-bad", title: parts, text: memory }),
           element("span", { class: "ml-soft", text: step.mfu }),
         ),
-        ...(step.fits ? [] : [misfit(step)]),
+        ...(step.fits ? [] : [fixable("ml-bad", `It does not fit: ${step.fix}.`, step)]),
         bar(step),
         element("p", { class: "ml-soft", text: `${step.limit}.` }),
       );
