@@ -595,7 +595,8 @@ def _explain_nics(placement: Placement, answer: Crossings, axis: str) -> str:
     if busiest == 1:
         counts = dict.fromkeys(counts, max(counts.values()))  # where a device is missing, no group needs its NIC
         nics = max(counts.values())
-        each = ", one each"
+        per_group = int(answer.nics[leaving].min())
+        each = f", {per_group} each" if per_group > 1 else ", one each"
     elif busiest > 1:
         # Groups that use several NICs send only a part over each, so a NIC has more groups than its load says.
         most = _most_groups(placement, axis, leaving)

@@ -149,6 +149,13 @@ def test_arrays_agree_with_the_reference(name: str, shape: str, seed: int, order
         ),
         (
             "dgx-h100",
+            4,
+            "dp=8, cp=4",
+            "dp",
+            "dp leaves the host: 4 groups share 8 NICs, 2 each, 96.0 GB/s per group; every hop stays on its rail",
+        ),
+        (
+            "dgx-h100",
             2,
             "tp=16",
             "tp",
