@@ -237,7 +237,7 @@ def _change(before: float, after: float) -> str:
     if not before:
         return "new" if after else ""
     percent = 100 * (after / before - 1)
-    sign = "" if abs(percent) < 0.5 else "+" if percent > 0 else "−"
+    sign = "±" if abs(percent) < 0.5 else "+" if percent > 0 else "−"
     return f"{sign}{abs(percent):,.0f} %"
 
 

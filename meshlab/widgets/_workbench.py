@@ -896,6 +896,7 @@ class Workbench(Picture):
         elif kind == "search":
             with suppress(MeshlabError):  # the job was removed in the meantime
                 self.search()
+            self.send({"type": "searched"})  # the same layouts as before change no trait
         elif self._measuring is not None and kind.partition(".")[0] in ("measure", "run", "monitor"):
             self._measuring.receive(content, buffers)
 

@@ -97,6 +97,8 @@ def test_without_a_way_out_there_is_no_prediction_and_the_sentence_says_so() -> 
         assert words in placement.explain("dp")
         loads = placement.loads("dp")
         assert (loads.state, loads.seconds) in (("cut", float("inf")), ("rail", loads.seconds))
+        marks = [finding.mark for finding in find_places([loads])]
+        assert ("✕" in marks) == (loads.state == "cut")  # not the mark of an oversubscription
         with pytest.raises(TopologyError, match="no path joins"):
             ml.predict(placement, collectives={"dp": "all_reduce"}, sizes="1M")
 

@@ -36,7 +36,7 @@ MARKS = {
     "rail": ("◆", "own NICs, own rails"),
     "shared": ("▲", "shares NICs or changes rails"),
     "taper": ("■", "held back by an oversubscription"),
-    "cut": ("■", "no path, because a part has failed"),
+    "cut": ("✕", "no path, because a part has failed"),
 }
 """The mark and the meaning of each `Loads.state`."""
 
@@ -249,7 +249,7 @@ def find_places(axes: Sequence[Loads]) -> tuple[LinkFinding, ...]:
         LinkFinding(mark, f"{' and '.join(names)}: {text}", tuple(names), place)
         for (mark, text, place), names in causes.items()
     ]
-    findings.sort(key=lambda finding: "■▲".find(finding.mark) % 3)
+    findings.sort(key=lambda finding: "✕■▲".find(finding.mark) % 4)
     if not findings:
         findings = [
             LinkFinding("●", "no group shares a NIC, changes rails or crosses an oversubscribed link", (), "all")
@@ -268,7 +268,7 @@ def _causes(loads: Loads) -> list[tuple[str, str, str]]:
         taper = link.taper_of(k)
         if link.seconds[k] == np.inf:
             dead = "a NIC without a connection" if link.name == "nic" else f"a {link.name} that has no uplink left"
-            causes.append(("■", f"has no path, because its traffic needs {dead}", link.place(k)))
+            causes.append(("✕", f"has no path, because its traffic needs {dead}", link.place(k)))
         elif taper > 1:
             share = f"{count:,} groups share" if count > 1 else "one group uses"
             causes.append(("■", f"{share} the 1:{taper:.3g} exit of a {link.name}", link.place(k)))

@@ -600,7 +600,8 @@ def _explain_nics(placement: Placement, answer: Crossings, axis: str) -> str:
     elif busiest > 1:
         # Groups that use several NICs send only a part over each, so a NIC has more groups than its load says.
         most = _most_groups(placement, axis, leaving)
-        each = f", {busiest:.3g} to a NIC" if most in (None, busiest) else f", up to {most:,} to a NIC"
+        is_even = most in (None, busiest) and groups == busiest * nics
+        each = f", {busiest:.3g} to a NIC" if is_even else f", up to {most or busiest:.3g} to a NIC"
     else:
         each = f", {1 / busiest:g} each"
     where = _on_hosts(placement, counts) if len(set(counts.values())) > 1 else ""

@@ -91,7 +91,7 @@ export function fillLegend(parent, p) {
   if (view.is_placed && view.is_mesh) {
     const marks = view.marks.flatMap(([mark, meaning], k) => [
       k ? " · " : "",
-      element("b", { class: `ml-mark${"■▲".includes(mark) ? "-bad" : "-good"}`, text: mark }),
+      element("b", { class: `ml-mark${"✕■▲".includes(mark) ? "-bad" : "-good"}`, text: mark }),
       ` ${meaning}`,
     ]);
     entries.push(element("span", { class: "ml-marks" }, ...marks));
@@ -106,7 +106,7 @@ export function fillFindings(parent, findings) {
       element(
         "button",
         { type: "button", "data-place": place, "data-axis": axis, title: "Go to the place." },
-        element("span", { class: `ml-mark ml-mark${"■▲".includes(mark) ? "-bad" : "-good"}`, text: mark }),
+        element("span", { class: `ml-mark ml-mark${"✕■▲".includes(mark) ? "-bad" : "-good"}`, text: mark }),
         text,
       ),
     ),
@@ -121,22 +121,18 @@ export function fillLinks(table, loads) {
   table.hidden = !loads;
   if (!loads) return;
   const head = ["Link", "Groups", "Bytes", "Time on the link", ""];
-  const rows = loads.rows.map(({ link, groups, bytes, time, share, limits, place }) =>
-    element(
+  const rows = loads.rows.map(({ link, groups, bytes, time, share, limits, place }) => {
+    const name = `${limits ? "▸ " : ""}${link}`;
+    return element(
       "tr",
       {},
-      element(
-        "th",
-        { scope: "row" },
-        limits ? "▸ " : "",
-        place ? goButton(place, "Go to the busiest link.", link) : link,
-      ),
+      element("th", { scope: "row" }, place ? goButton(place, "Go to the busiest link.", name) : name),
       element("td", { text: groups }),
       element("td", { text: bytes }),
       element("td", {}, element("div", { class: "ml-track" }, bar(share, limits && loads.is_conflict))),
       element("td", { text: time }),
-    ),
-  );
+    );
+  });
   refill(
     table,
     element("caption", {

@@ -46,15 +46,14 @@ export function jobPanel({ model, root, listen, shell }) {
   root.append(section);
   const fields = new Map();
   let layouts = [];
-  let isSearching = false;
 
   listen(choice, "change", () => edit({ action: "job", name: choice.value, where: "job" }));
   listen(search, "click", () => {
-    isSearching = true;
     setText(note, "Searching…");
     note.hidden = false;
     shell.send({ type: "search" });
   });
+  shell.onMessage("searched", shell.refresh);
   listen(list, "click", (event) => {
     const target = event.target.closest("button");
     if (target) edit({ action: "layout", where: "layout", ...layouts[Number(target.dataset.layout)] });
@@ -177,7 +176,6 @@ export function jobPanel({ model, root, listen, shell }) {
       const summary = found ? [found.note, found.more].filter(Boolean).join(". ") : "";
       setText(note, summary);
       note.hidden = !summary;
-      if (isSearching && found) isSearching = false;
     },
     destroy() {},
   };

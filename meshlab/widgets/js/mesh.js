@@ -269,7 +269,7 @@ export function meshPanel({ root, listen, shell }) {
         setText(mark, row.mark);
         mark.title = row.meaning;
         mark.setAttribute("aria-label", row.meaning);
-        mark.className = `ml-axis-mark ml-${{ "■": "bad", "▲": "bad", "●": "good", "◆": "own" }[row.mark] ?? "plain"}`;
+        mark.className = `ml-axis-mark ml-${{ "✕": "bad", "■": "bad", "▲": "bad", "●": "good", "◆": "own" }[row.mark] ?? "plain"}`;
       },
     };
   }

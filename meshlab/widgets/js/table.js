@@ -88,7 +88,7 @@ export function tablePanel({ model, root, listen, shell }) {
         refill(
           name,
           element("span", {
-            class: `ml-axis-mark ml-${{ "■": "bad", "▲": "bad", "●": "good", "◆": "own" }[row.mark] ?? "plain"}`,
+            class: `ml-axis-mark ml-${{ "✕": "bad", "■": "bad", "▲": "bad", "●": "good", "◆": "own" }[row.mark] ?? "plain"}`,
             title: row.meaning,
             text: row.mark,
           }),

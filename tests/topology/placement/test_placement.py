@@ -198,6 +198,12 @@ def test_explanations_for_known_machines(machine: str, nodes: int, shape: str, a
     assert plain(place(DeviceMesh(shape), preset(machine, nodes)).explain(axis)).startswith(explanation)
 
 
+def test_groups_that_do_not_divide_among_the_nics_have_at_most_as_many() -> None:
+    cluster = preset("dgx-h100", nodes=2).with_devices(nics=3)
+    sentence = plain(place(DeviceMesh("dp=2, tp=8"), cluster).explain("dp"))
+    assert "8 groups share 3 NICs, up to 3 to a NIC, 16.0 GB/s per group" in sentence
+
+
 def test_explanation_distinguishes_broken_from_unknown_nvlink() -> None:
     words = (("X", "NV18", "SYS"), ("NV18", "X", "SYS"), ("SYS", "SYS", "X"))
     devices = tuple(Device(id=i) for i in range(3))
