@@ -128,10 +128,16 @@ export function recordPanel({ model, listen }) {
   const rows = element("div", { class: "ml-load-rows" });
   const axis = element("div", { class: "ml-load-axis ml-soft", "aria-hidden": "true" });
   const reading = element("div", { class: "ml-load-reading ml-soft" });
+  const legend = element(
+    "div",
+    { class: "ml-load-legend ml-soft" },
+    element("span", { text: "use" }),
+    element("span", { class: "ml-load-of-traffic", text: "traffic of the NVLinks" }),
+  );
   const root = element(
     "section",
     { class: "ml-load", "aria-label": "Hosts during the run" },
-    element("div", { class: "ml-load-head" }, element("b", { text: "Hosts during the run" }), reading),
+    element("div", { class: "ml-load-head" }, element("b", { text: "Hosts during the run" }), legend, reading),
     marks,
     rows,
     axis,
@@ -237,6 +243,10 @@ export function recordPanel({ model, listen }) {
   function update() {
     const { rows: known = [], end_s: end = 1, marks: changes = [] } = model.get("_load") ?? {};
     show(root, known.length > 0);
+    show(
+      legend,
+      known.some((one) => one.traffic),
+    );
     for (const [key, { node }] of made) {
       if (known.some((one) => one.key === key)) continue;
       node.remove();
