@@ -225,8 +225,8 @@ class LaunchedSet(ProcessSet):
         positions = self._share_positions(self._folder / f"calls-{self._n_starts}")
         CallBoard.create_file(self._board_file, self.size)
         with self._reaper.starting():
-            kept = [rank for rank, engine in enumerate(self._engine_ids) if engine in survivors]
-            self._launch_engines([rank for rank in range(self.size) if rank not in kept], deadline)
+            surviving = [rank for rank, engine in enumerate(self._engine_ids) if engine in survivors]
+            self._launch_engines([rank for rank in range(self.size) if rank not in surviving], deadline)
             if self._client is None:
                 assert self._controller is not None
                 self._client = self._controller.connect(deadline, self._check_start)

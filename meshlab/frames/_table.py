@@ -151,7 +151,9 @@ def results_table(results: pd.DataFrame, *, with_system: bool = True) -> Results
     # A collective without a reduction shares the table of those that reduce, if there is only one operation.
     ops = results["op"].dropna().unique()
     labelled = results.assign(
-        label=axis_labels(results).fillna("all ranks"), op=results["op"].fillna(ops[0] if len(ops) == 1 else "")
+        label=axis_labels(results).fillna("all ranks"),
+        op=results["op"].fillna(ops[0] if len(ops) == 1 else ""),
+        collective=results["collective"].fillna("unknown"),  # of a file that another program has written
     )
     is_function = labelled["size_bytes"].isna()
     parts = []

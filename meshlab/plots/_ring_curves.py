@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.plots._style import text_colors, text_width
+from meshlab.plots._style import text_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,6 @@ def draw_hops(ax: Axes, curves: Floats, look: dict[str, Any], arrows: Floats, le
 def draw_ranks(ax: Axes, where: Floats, ranks: Sequence[int], scale: float, *, padding: float, lines: float) -> None:
     """Draw a dot per rank, with its number if each has room for `padding` points beside it and `lines` of height."""
     from matplotlib import rcParams
-    from matplotlib.colors import to_rgb
 
     spacing = 2 * np.pi / len(where) * scale  # points between two ranks
     room = text_width(str(max(ranks)), POINTS) + padding
@@ -59,7 +58,7 @@ def draw_ranks(ax: Axes, where: Floats, ranks: Sequence[int], scale: float, *, p
     side = max(room, (lines + 0.2) * POINTS) if is_labelled else min(max(spacing * 0.7, 1.5), 8)
     color = rcParams["text.color"]
     ax.scatter(where[:, 0], where[:, 1], s=side**2, color=color, zorder=2, linewidths=0)
-    ink = str(text_colors([to_rgb(color)])[0])
+    ink = rcParams["axes.facecolor"]  # a page with another theme replaces both colours
     for (x, y), rank in zip(where.tolist(), ranks, strict=True) if is_labelled else ():
         ax.text(x, y, str(rank), ha="center", va="center", fontsize=POINTS, color=ink, zorder=3)
 

@@ -446,6 +446,7 @@ def _with_journal(
         warnings.warn(f"{folder}: {notes[-1]}", stacklevel=4)
     facts = {**document, **journal.facts}
     facts |= {name: [*document.get(name, []), *journal.facts.get(name, [])] for name in GROWING}
+    facts = typed_fields(facts, _RUN, "", optional=_OPTIONAL, file=str(path))
     if facts["state"] in ("running", "paused") and not is_open:
         facts["state"] = "interrupted"
     run = from_document(facts, plan, mesh, results, samples)

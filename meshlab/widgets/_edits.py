@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -13,9 +13,10 @@ from meshlab.base._collectives import MODELLED
 from meshlab.base._errors import MeshError, MeshlabError, TopologyError
 from meshlab.base._units import parse_size
 from meshlab.mesh._axes import WELL_KNOWN_AXES, nearest_axes
-from meshlab.mesh._mesh import DeviceMesh, as_mesh
+from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.mesh.interop._frameworks import READERS
 from meshlab.prediction._job import Job
+from meshlab.topology.readers._hosts import probe
 from meshlab.widgets._jobs import as_job, fitting_experts
 from meshlab.widgets._machines import Machine
 
@@ -359,6 +360,23 @@ def check_experts(experts: str, mesh: DeviceMesh) -> str:
     return experts
 
 
+CHECKS: Mapping[str, Callable[[Any, DeviceMesh], Any]] = MappingProxyType(
+    {"rest": check_rest, "per_axis": check_calls, "experts": check_experts}
+)
+"""The checks of attributes that depend on the mesh."""
+
+
+def first_machine(mesh: MeshLike | None) -> tuple[Machine, str]:
+    """Return this machine or, if it does not have enough GPUs for a mesh, one that has, and a note about it."""
+    shape = None if mesh is None or isinstance(mesh, str) else as_mesh(mesh)
+    here = probe()
+    if here.n_devices and (shape is None or shape.world_size <= here.n_devices):
+        return Machine(here, "ml.probe()"), ""
+    world = 32 if mesh is None else as_mesh(mesh, fill=32).world_size
+    note = "not this machine: choose a preset, or read a description of yours"
+    return Machine("dgx-h100").turned("nodes", max(-(-world // 8), 1)), note
+
+
 @dataclass(frozen=True, eq=False)
 class Design:
     """All of a workbench that can be undone. Its machine is None for ranks without hardware."""
@@ -428,6 +446,24 @@ class Design:
         parts = None if machine is None else (machine.cluster, machine.failed)
         a = None if pinned is None else id(pinned)
         return (parts, self.mesh, self.rest, self.size, dict(self.per_axis), a, self.job, self.experts)
+
+
+ATTRIBUTES = ("mesh", "cluster", "failed", "pinned", "job", "size", "rest", "per_axis", "experts")
+
+
+def with_attribute(design: Design, name: str, value: Any) -> Design:
+    """Return the design after a change of one of the `ATTRIBUTES` of a workbench."""
+    if name == "mesh":
+        return design.with_mesh(value)
+    if name == "cluster":
+        return replace(design, machine=None) if value is None else design.with_machine(Machine.of(value))
+    if name == "failed":
+        return design.with_machine(design.present_machine.with_failed(value))
+    if name == "pinned":
+        return replace(design, pinned=as_candidate(value))
+    if name == "job":
+        return design.with_job(value)
+    return replace(design, **{name: value})
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from meshlab.mesh.interop._frameworks import FRAMEWORKS
 from meshlab.prediction._step_parts import CAVEAT, range_text, seconds_text
 from meshlab.widgets._edits import Design
 from meshlab.widgets._jobs import job_code
-from meshlab.widgets._picture import PAGE_NOTE
+from meshlab.widgets._picture import COLORS, PAGE_NOTE
 from meshlab.widgets._source import python
 
 if TYPE_CHECKING:
@@ -196,8 +196,26 @@ FILES: Mapping[str, Callable[[Workbench], tuple[str, str, str]]] = MappingProxyT
 # -- code --------------------------------------------------------------------------------------------------------------
 
 
-def program(design: Design, options: Mapping[str, Any]) -> str:
-    """Return the program that creates a workbench with a design and further arguments, and assigns it to ``wb``."""
+# The attributes of the picture that are in the program, if they do not have their defaults.
+_CODED = ("axis", "pick", "size", "collective", "color", "focus", "selected", "tab", "panels", "height")
+
+
+def _options(workbench: Workbench, design: Design) -> dict[str, Any]:
+    """Return the attributes that do not have their defaults."""
+    options = {name: getattr(workbench, name) for name in _CODED}
+    ranks = workbench.selected
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        options["selected"] = range(ranks[0], ranks[-1] + 1)
+    if workbench.color not in COLORS:  # the program does not have the measured values
+        del options["color"]
+    # Of the design, because the constructor sends the code before it sets these attributes.
+    failed = () if design.machine is None else design.machine.failed
+    options |= {name: getattr(design, name) for name in ("rest", "per_axis", "experts")} | {"failed": failed}
+    return {name: value for name, value in options.items() if value != getattr(type(workbench), name).default_value}
+
+
+def program(workbench: Workbench, design: Design) -> str:
+    """Return the program that creates a workbench with its design and attributes, and assigns it to ``wb``."""
     machine, lines, arguments = design.machine, [], []
     if machine is not None:
         lines.append(f"cluster = {machine.code}")
@@ -207,7 +225,7 @@ def program(design: Design, options: Mapping[str, Any]) -> str:
     if design.job is not None:
         lines.append(f"job = {job_code(design.job)}")
         arguments.append("job=job")
-    arguments += [f"{name}={python(value)}" for name, value in options.items()]
+    arguments += [f"{name}={python(value)}" for name, value in _options(workbench, design).items()]
     if design.pinned is not None:
         machine, mesh, job, experts = design.pinned
         if machine is not None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.base._units import SEPARATOR, format_bandwidth, format_size, format_time_us
+from meshlab.base._collectives import MODELLED
+from meshlab.base._units import SEPARATOR, format_bandwidth, format_size, format_time_us, parse_size
 from meshlab.comm._catalog import CATALOG
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.topology._parts import find_part
 from meshlab.topology._whatif import CUSTOM
 from meshlab.topology.model._presets import PRESETS
 from meshlab.topology.placement._loads import MARKS, Loads
-from meshlab.topology.placement._placement import Placement
+from meshlab.widgets._drawings import Drawing
 from meshlab.widgets._edits import Design, free_names, pairs_of, pairs_text, rest_axis, step_axis, templates
 from meshlab.widgets._machines import DIALS, Machine
 from meshlab.widgets._prices import Price
@@ -119,13 +120,25 @@ def machine_panel(machine: Machine) -> dict[str, Any]:
     }
 
 
-def mesh_panel(design: Design, states: Mapping[str, Loads]) -> dict[str, Any]:
+def design_panel(design: Design, drawing: Drawing) -> dict[str, Any]:
+    """Return the content of the panels that edit the design."""
+    return {
+        "summary": candidate_text(design.machine, design.mesh),
+        "machine": None if design.machine is None else machine_panel(design.machine),
+        "mesh": mesh_panel(design, drawing),
+        "message": format_size(parse_size(design.size)),
+        "collectives": list(MODELLED),
+        "pinned": pinned_panel(design),
+    }
+
+
+def mesh_panel(design: Design, drawing: Drawing) -> dict[str, Any]:
     """Return the content of the mesh panel. The outcome of each button is sent, so that it is painted immediately."""
     mesh, pairs = design.mesh, pairs_of(design.mesh)
     rest = rest_axis(pairs, "", design.rest)
     rows = []
     for name, size in pairs:
-        mark, meaning = MARKS[states[name].state] if name in states else ("", "")
+        mark, meaning = MARKS[drawing.loads_of(name).state] if drawing.has_loads else ("", "")
         rows.append(
             {
                 "name": name,
@@ -177,19 +190,14 @@ class AxisRow:
         return CATALOG[self.loads.collective].bus_factor(self.size) * self.loads.size_bytes / seconds / 1e9
 
 
-def axis_rows(
-    placement: Placement,
-    words_of: Callable[[Placement, str], str],
-    loads_of: Callable[[str], Loads],
-    price_of: Callable[[str], Price],
-    pinned: Mapping[str, float],
-) -> list[AxisRow]:
-    """Return the rows of all axes and groups of a mesh on a machine."""
-    mesh, rows = placement.mesh, []
+def axis_rows(drawing: Drawing, pinned: Mapping[str, float]) -> list[AxisRow]:
+    """Return the rows of all axes and groups of a mesh on a machine, with their times in candidate A."""
+    mesh, rows = drawing.mesh, []
+    if mesh is None or not drawing.has_loads:
+        return []
     for axis in mesh.creation_order:
-        text = words_of(placement, axis).removeprefix(f"{axis} ")
-        time = pinned.get(axis, math.nan)
-        rows.append(AxisRow(axis, mesh[axis].size, loads_of(axis), text, price_of(axis), time))
+        text, price = drawing.words_of(axis).removeprefix(f"{axis} "), drawing.price_of(axis)
+        rows.append(AxisRow(axis, mesh[axis].size, drawing.loads_of(axis), text, price, pinned.get(axis, math.nan)))
     return rows
 
 

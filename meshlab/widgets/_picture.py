@@ -20,24 +20,22 @@ from meshlab.base._collectives import usual_collective
 from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._markup import escape
-from meshlab.base._units import format_size, format_time_us, parse_size
+from meshlab.base._units import parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.plots._painter import link_shares
-from meshlab.prediction._axis_loads import LOAD_ARGUMENTS, LoadArguments, loads
+from meshlab.prediction._axis_loads import LOAD_ARGUMENTS, LoadArguments
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
-from meshlab.topology.placement._axis_keys import AxisCache
-from meshlab.topology.placement._layout import layout_facts, locate
-from meshlab.topology.placement._loads import MARKS, LinkFinding, Loads, find_places
+from meshlab.topology.placement._layout import locate
+from meshlab.topology.placement._loads import LinkFinding, Loads
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view
 from meshlab.widgets._assets import script, style, with_fallback
+from meshlab.widgets._drawings import AxisFacts, Drawing, view_with
 
 PAGE_NOTE = (
     "A saved view. Here you can point at everything, find ranks and hosts, zoom, and choose the axis and the colours. "
     "The machine and the mesh are changed in Python with meshlab."
 )
-_MOST_LOADS = 24
 COLORS = ("group", "sharing", "load")
 _NO_VALUES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
 
@@ -221,10 +219,8 @@ class Picture(anywidget.AnyWidget):
         choice = ARGUMENTS.complete("Picture", arguments)
         self._lock = threading.RLock()
         self._is_writing = True  # no updates until all arguments are set
-        self._drawing: View | None = None
-        self._axis_loads: dict[str, Loads] = {}
-        self._known_words: AxisCache[str] = AxisCache(_MOST_LOADS)
-        self._known_loads: AxisCache[Loads] = AxisCache(_MOST_LOADS)  # also of axes of earlier meshes
+        self._drawing: Drawing | None = None
+        self._facts = AxisFacts()
         super().__init__(height=choice["height"])
         with self._lock:
             if isinstance(mesh, Cluster):
@@ -251,17 +247,14 @@ class Picture(anywidget.AnyWidget):
     def loads(self) -> Loads | None:
         """The load of every link for the shown axis, None without a placement."""
         with self._lock:
-            return self._loads_of(self._drawn_view.word) if self._has_loads else None
+            drawing = self._drawn
+            return drawing.loads_of(drawing.view.word) if drawing.has_loads else None
 
     @property
     def findings(self) -> tuple[LinkFinding, ...]:
         """The findings about the loads of all axes, with their places in the picture."""
         with self._lock:
-            view = self._drawn_view
-            if view.placement is None or view.cluster is None or view.cluster.n_nodes < 2:
-                return ()
-            axes = [self._loads_of(axis) for axis in view.placement.mesh.axis_names]
-            return find_places(axes)
+            return self._drawn.findings
 
     def show(self, mesh: MeshLike | None = None, cluster: ClusterLike | None = None, axis: str | None = None) -> None:
         """Change the mesh, the machine and the axis together, in one message to the front end.
@@ -428,9 +421,13 @@ class Picture(anywidget.AnyWidget):
     # -- updates -------------------------------------------------------------------------------------------------------
 
     @property
-    def _drawn_view(self) -> View:
+    def _drawn(self) -> Drawing:
         assert self._drawing is not None  # set by __init__
         return self._drawing
+
+    @property
+    def _drawn_view(self) -> View:
+        return self._drawn.view
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -455,22 +452,18 @@ class Picture(anywidget.AnyWidget):
     def _take(self, name: str) -> None:
         """Update the picture after a change of one attribute."""
         with self.hold_sync():
-            if name in ("size", "collective"):
-                self._axis_loads = {}
-            elif name in ("mesh", "cluster", "axis"):
+            if name in ("mesh", "cluster", "axis"):
                 self._update(keep_axis=name == "axis")
             self._send_picture()
 
     def _update(self, *, keep_axis: bool) -> None:
         """Place the mesh. `keep_axis` reports an unknown axis in a note, instead of choosing a different one."""
-        before = self._drawing
-        mesh, cluster = self._subject
-        view = make_view(mesh, cluster, self.axis or None, before=before)
-        if view.notes and not keep_axis and not self._has_axis(self.axis):
-            view = make_view(mesh, cluster, before=before)
-        if before is None or not _is_same(before, view):
-            self._axis_loads = {}
-        self._drawing = view
+        before = None if self._drawing is None else self._drawing.view
+        if keep_axis:
+            view = make_view(self.mesh, self.cluster, self.axis or None, before=before)
+        else:
+            view = view_with(self.mesh, self.cluster, self.axis, before)
+        self._drawing = Drawing(self.mesh, self.cluster, view, self._call_of, self._facts)
         with self._writing(), self.hold_sync():
             if not keep_axis or not self.axis:
                 self.axis = view.word
@@ -479,43 +472,6 @@ class Picture(anywidget.AnyWidget):
             self.selected = self._existing(self.selected)
             if self.focus != "all":
                 self.focus = self._known_place(self.focus)
-
-    @property
-    def _subject(self) -> tuple[DeviceMesh | None, Cluster | None]:
-        """The mesh and the machine in the picture."""
-        return self.mesh, self.cluster
-
-    def _has_axis(self, axis: str) -> bool:
-        mesh, cluster = self._subject
-        if mesh is None:
-            return cluster is not None and axis in cluster.level_names
-        try:
-            mesh[axis]
-        except MeshError:
-            return False
-        return True
-
-    @property
-    def _has_loads(self) -> bool:
-        return self._drawn_view.placement is not None and self._drawn_view.groups is not None
-
-    def _loads_of(self, axis: str) -> Loads:
-        if axis not in self._axis_loads:
-            view = self._drawn_view
-            assert view.placement is not None
-            collective, size = self._call_of(axis)
-            placement, scene = view.placement, view.scene
-            self._axis_loads[axis] = self._known_loads.get(
-                placement,
-                axis,
-                (axis, collective, parse_size(size)),
-                lambda: loads(placement, axis, collective=collective, size=size, scene=scene),
-            )
-        return self._axis_loads[axis]
-
-    def _words_of(self, placement: Placement, axis: str) -> str:
-        """Return which links the groups of an axis use, in words."""
-        return self._known_words.get(placement, axis, (axis,), lambda: placement.explain(axis))
 
     def _call_of(self, axis: str) -> tuple[str, int | str]:
         """Return the collective and the size that cause the loads of an axis."""
@@ -530,50 +486,17 @@ class Picture(anywidget.AnyWidget):
     def _send_picture(self) -> None:
         """Send the picture in one message, because the front end would misread a new mesh with an old machine."""
         with self.hold_sync():
-            self._scene, self._view, self._loads = self._pack_picture()
+            self._scene, self._view, self._loads = self._pack(self._displayed)
             self._values = {n: c.tobytes() for n, c in self.values.items() if len(c) == self._world}
 
-    def _pack_picture(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Return the scene, the view and the loads that are drawn."""
-        view, loads = self._drawn_view, self.loads
-        packed = {} if loads is None else {**_pack_loads(loads), "edit": self._edit}
-        return _pack_scene(view), self._pack_view(view), packed
+    @property
+    def _displayed(self) -> Drawing:
+        """What the front end displays."""
+        return self._drawn
 
-    def _pack_view(self, view: View) -> dict[str, Any]:
-        (mesh, cluster), placement = self._subject, view.placement
-        world = 0 if mesh is None else mesh.world_size
-        is_plain = np.array_equal(view.rank_of[:world], np.arange(world)) and not (view.rank_of[world:] >= 0).any()
-        options = (
-            list(mesh.creation_order)
-            if mesh is not None and view.groups is not None
-            else [name for name in cluster.level_names if name != "device"]
-            if cluster is not None
-            else []
-        )
-        return {
-            "edit": self._edit,
-            "title": view.title,
-            "is_mesh": view.groups is not None,
-            "is_placed": placement is not None,
-            "world": world if view.groups is not None else 0,
-            "axes": [[axis.name, axis.size] for axis in mesh.axes] if mesh is not None else [],
-            "axis": view.word,
-            "options": options if view.word in options or not view.word else [*options, view.word],
-            "n_groups": view.n_groups,
-            "group_size": 0 if view.groups is None else view.groups.size,
-            "single": view.groups is not None and view.groups.single,
-            "rank_of": None if is_plain and view.groups is not None else view.rank_of.astype("<i4").tobytes(),
-            "group_of": view.group_of.astype("<i4").tobytes(),
-            "verdict": self._words_of(placement, view.word)
-            if placement is not None and view.groups is not None
-            else "",
-            "findings": [
-                {"mark": link.mark, "text": link.text, "axis": link.axes[0] if link.axes else "", "place": link.place}
-                for link in self.findings
-            ],
-            "marks": [words for state, words in MARKS.items() if state not in ("none", "host")],
-            "notes": list(dict.fromkeys([*view.notes, *view.scene.notes, *self._unmatched])),
-        }
+    def _pack(self, drawing: Drawing) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Return the scene, the view and the loads of a drawing."""
+        return drawing.pack(self._edit, self._unmatched)
 
     # -- display -------------------------------------------------------------------------------------------------------
 
@@ -582,25 +505,7 @@ class Picture(anywidget.AnyWidget):
         with self._lock:
             groups, pick = self._drawn_view.groups, self.pick
             group = None if groups is None or pick is None or groups.color[pick] < 0 else int(groups.color[pick])
-            return self._axis_svg(self.axis, group)
-
-    def _axis_svg(self, axis: str, group: int | None = None) -> str:
-        """Return the groups of an axis on the machine that is drawn as SVG, with its failed parts."""
-        from meshlab.plots._machine import topology_figure
-        from meshlab.plots._style import figure_svg
-
-        (mesh, cluster), view = self._subject, self._drawn_view
-        collective, size = self._call_of(axis) if view.groups is not None else (self.collective, self.size)
-        # Without pyplot, because the notebook would show its figure next to the widget.
-        figure = topology_figure(
-            mesh,
-            cluster,
-            axis=axis or None,
-            group=group,
-            collective=collective,
-            size=size,
-        )
-        return figure_svg(figure, label=view.title)
+            return self._drawn.svg(self.axis, group, (self.collective, self.size))
 
     def fallback(self) -> str:
         """Return the picture as HTML without JavaScript: a figure, and its description as text."""
@@ -642,83 +547,3 @@ def check_ranks(ranks: Iterable[int], world_size: int) -> tuple[int, ...]:
     if outside.size:
         raise MeshError(f"rank {outside[0]} does not exist; select ranks from 0 to {world_size - 1}")
     return tuple(np.unique(selected).tolist())
-
-
-def _is_same(before: View, after: View) -> bool:
-    """Return whether two views place the same mesh on the same machine, so that loads can be kept."""
-    if before.placement is None or after.placement is None:
-        return False
-    return before.placement.mesh == after.placement.mesh and before.cluster is after.cluster
-
-
-# -- bytes -------------------------------------------------------------------------------------------------------------
-
-
-def _pack(array: npt.NDArray[Any], dtype: str) -> bytes | float | None:
-    """Return an array as little-endian bytes or, if all entries are equal, as one number. NaN is None."""
-    if array.size and (array == array[0]).all():
-        return array[0].item()  # type: ignore[no-any-return]
-    if array.dtype.kind == "f" and np.isnan(array).all():
-        return None
-    return array.astype(dtype).tobytes()
-
-
-def _pack_scene(view: View) -> dict[str, Any]:
-    scene = view.scene.to_dict()
-    packed = {k: v.astype("<i4").tobytes() if isinstance(v, np.ndarray) else v for k, v in scene.items()}
-    templates = view.cluster.templates if view.cluster is not None else ()
-    kinds = [dict(kind) for kind in scene["kinds"]]
-    for kind, template in zip(kinds, templates, strict=False):
-        kind["names"] = [f"{'CPU' if device.backend == 'cpu' else 'GPU'} {device.id}" for device in template.devices]
-        kind["nic_names"] = [nic.name for nic in template.nics]
-    return {**packed, "kinds": kinds, "layout": layout_facts(view.scene)}
-
-
-def _rows(loads: Loads) -> list[dict[str, Any]]:
-    """Return the busiest link of each kind as text."""
-    rows = []
-    for link in loads.links:
-        k = link.busiest
-        row: dict[str, Any] = {"link": link.label, "groups": "–", "bytes": "–", "time": "–", "share": 0.0, "place": ""}
-        row["limits"] = k is not None and link.name == loads.limit
-        if k is not None:
-            row |= {
-                "groups": f"{int(link.groups[k]):,}",
-                "bytes": format_size(float(link.bytes[k])),
-                "time": format_time_us(float(link.seconds[k]) * 1e6),
-                "share": float(link_shares(loads, link)[k]),
-                "place": link.place(k),
-            }
-        rows.append(row)
-    return rows
-
-
-def _pack_loads(loads: Loads) -> dict[str, Any]:
-    mark, meaning = MARKS[loads.state]
-    return {
-        "axis": loads.axis,
-        "collective": loads.collective,
-        "size": format_size(loads.size_bytes),
-        "algorithm": loads.algorithm_words,
-        "mark": mark,
-        "meaning": meaning,
-        "limit": loads.limit,
-        "is_conflict": loads.is_conflict,
-        "conflict_word": "oversubscribed" if loads.state == "taper" else "shared",
-        "n_groups": len(loads.climbs),
-        "climbs": _pack(loads.climbs.astype(np.uint8), "u1"),
-        "links": [
-            {
-                "name": link.name,
-                "label": link.label,
-                "drawn_as": link.drawn_as,
-                "n": len(link.groups),
-                "groups": _pack(link.groups, "<i4"),
-                "bytes": _pack(link.bytes, "<f4"),
-                "gbs": _pack(link.gbs, "<f4"),
-                "share": _pack(link_shares(loads, link), "<f4"),
-            }
-            for link in loads.links
-        ],
-        "rows": _rows(loads),
-    }

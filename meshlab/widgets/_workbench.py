@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
@@ -12,34 +12,28 @@ import traitlets
 
 from meshlab.base._arguments import Arguments
 from meshlab.base._backends import GPU_BACKENDS
-from meshlab.base._collectives import MODELLED, usual_collective
+from meshlab.base._collectives import usual_collective
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
-from meshlab.base._units import format_size, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction._job import Job
-from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike
-from meshlab.topology.placement._axis_keys import AxisCache
-from meshlab.topology.placement._loads import Loads
-from meshlab.topology.placement._placement import Placement
-from meshlab.topology.placement._scene import scene_of
-from meshlab.topology.placement._view import View, make_view
-from meshlab.topology.readers._hosts import probe
 from meshlab.widgets import _actions as actions
 from meshlab.widgets import _edits as edits
 from meshlab.widgets import _exports as exports
 from meshlab.widgets import _panels as panels
 from meshlab.widgets._assets import script, style
-from meshlab.widgets._comparisons import CandidateComparison, Drawn, compare, equal_call, placement_of
+from meshlab.widgets._comparisons import CandidateComparison
 from meshlab.widgets._decisions import Decision, pack_decision
+from meshlab.widgets._drawings import Drawing
 from meshlab.widgets._edits import Design, History
 from meshlab.widgets._following import run_traits
-from meshlab.widgets._jobs import JobStep, Search, as_job, find_layouts, job_panel, search_lines, step_lines, step_of
+from meshlab.widgets._jobs import as_job
 from meshlab.widgets._machines import Machine
 from meshlab.widgets._measuring import Measuring, panel_traits
+from meshlab.widgets._outcomes import Outcomes
 from meshlab.widgets._panels import AxisRow
-from meshlab.widgets._picture import ARGUMENTS, COLORS, Checked, Picture, PictureArguments, Text, reject_mesh
-from meshlab.widgets._prices import Price, predicted_lines, price_of
+from meshlab.widgets._picture import ARGUMENTS, Checked, Picture, PictureArguments, Text, reject_mesh
+from meshlab.widgets._prices import predicted_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,11 +47,7 @@ if TYPE_CHECKING:
     from meshlab.runs._rundata import RunData
 
 PANELS = ("machine", "mesh", "job", "table", "export", "measure", "runs")  # the panels around the picture
-_MOST_PRICES = 64
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
-# The attributes of the picture that are in `Workbench.code`, if they do not have their defaults.
-_CODED = ("axis", "pick", "size", "collective", "color", "focus", "selected", "tab", "panels", "height")
-_NOT_HERE = "not this machine: choose a preset, or read a description of yours"
 
 
 class WorkbenchArguments(PictureArguments, total=False):
@@ -217,12 +207,8 @@ class Workbench(Picture):
         self._design = Design(machine, shape, rest, choice["size"], calls, pinned, job, experts)
         self._history = History()
         self._problems: list[dict[str, Any]] = []  # the invalid edits, one a field
-        self._comparison: tuple[object, CandidateComparison | None] = (None, None)
-        self._view_of_pinned: tuple[object, View] | None = None
-        self._step: tuple[object, JobStep] = (None, JobStep(None))
-        self._search: Search | None = None
+        self._outcomes = Outcomes()
         self._rows: list[AxisRow] = []
-        self._prices: AxisCache[Price] = AxisCache(_MOST_PRICES)
         self._is_flicked = False
         of_picture: PictureArguments = {name: choice[name] for name in ARGUMENTS.defaults}  # type: ignore[assignment]
         super().__init__(shape, None if machine is None else machine.cluster, **of_picture)
@@ -243,15 +229,8 @@ class Workbench(Picture):
     def _first(self, cluster: ClusterLike | None, mesh: MeshLike | None) -> tuple[Machine | None, DeviceMesh]:
         """Return the machine and the mesh of the first display."""
         reject_mesh(cluster)
-        shape = None if mesh is None or isinstance(mesh, str) else as_mesh(mesh)
         if cluster is None:
-            here = probe()
-            if here.n_devices and (shape is None or shape.world_size <= here.n_devices):
-                machine = Machine(here, "ml.probe()")
-            else:
-                world = 32 if mesh is None else as_mesh(mesh, fill=32).world_size
-                machine = Machine("dgx-h100").turned("nodes", max(-(-world // 8), 1))
-                self._note = _NOT_HERE
+            machine, self._note = edits.first_machine(mesh)
         else:
             machine = Machine.of(cluster)
         if mesh is None:
@@ -298,33 +277,28 @@ class Workbench(Picture):
                 lines.append(f"failed: {', '.join(self.failed)}")
             if self._design.pinned is not None:
                 lines += ["compared with A:", *panels.difference_lines(self._design)]
-            if self._design.job is not None:
-                lines += [f"job: {self._design.job!r}", *step_lines(self._present_step, self._design.experts)]
-                lines += search_lines(self._shown_search) if self._shown_search is not None else []
-            comparison = self._compared
-            if comparison is not None:
-                lines += comparison.decision.lines()
+            lines += self._outcomes.lines(self._design, self._drawn)
+            if self._comparison is not None:
+                lines += self._comparison.decision.lines()
             return "\n".join(lines)
 
     @property
     def step_time(self) -> StepTime | None:
         """The expected step of the job on the mesh. None without a job, or if it cannot run."""
         with self._lock:
-            return self._present_step.time
+            return self._outcomes.step(self._design, self._drawn).time
 
     @property
     def decision(self) -> str:
         """The sentence that decides between candidate A and the present design, B. Empty without A."""
         with self._lock:
-            comparison = self._compared
-            return "" if comparison is None else comparison.decision.sentence
+            return "" if self._comparison is None else self._comparison.decision.sentence
 
     @property
     def comparison(self) -> Decision | None:
         """The decision with its table, None without candidate A."""
         with self._lock:
-            comparison = self._compared
-            return None if comparison is None else comparison.decision
+            return None if self._comparison is None else self._comparison.decision
 
     @property
     def differences(self) -> list[str]:
@@ -342,14 +316,15 @@ class Workbench(Picture):
     def step_problem(self) -> str:
         """Why the job has no step on the mesh, and the fix. Empty if it has one."""
         with self._lock:
-            _, problem, fix = self._present_step
+            _, problem, fix = self._outcomes.step(self._design, self._drawn)
             return f"{problem}; {fix}" if fix else problem
 
     @property
     def layouts(self) -> Layouts | None:
         """The layouts that the last search found for this job on this machine, or None."""
         with self._lock:
-            return None if self._shown_search is None else self._shown_search.layouts
+            listing = self._outcomes.listing(self._design)
+            return None if listing is None else listing.layouts
 
     def search(self) -> Layouts | None:
         """Search the layouts of the machine on which the job can run, and list the best ones. See `meshlab.search`.
@@ -373,15 +348,12 @@ class Workbench(Picture):
         >>> layouts = wb.search()
         >>> wb.show(layouts.mesh(0))
         >>> wb.mesh
-        DeviceMesh('tp=8')
+        DeviceMesh('dp=2, cp=4')
         """
         with self._lock:
-            design = self._design
-            if design.job is None:
-                raise MeshError("there is no job", hint="set job, or choose a model")
-            self._search = find_layouts(design.job, design.present_machine.cluster, design.mesh.world_size)
+            layouts = self._outcomes.search(self._design)
             self._send_job()
-            return self._search.layouts
+            return layouts
 
     def undo(self) -> None:
         """Discard an invalid edit, or undo the last change."""
@@ -478,10 +450,6 @@ class Workbench(Picture):
         """The number of ranks that an edited mesh must have, None for any."""
         return self._design.devices or None
 
-    @traitlets.validate("rest")
-    def _check_rest(self, proposal: Any) -> str:
-        return edits.check_rest(proposal["value"], self._design.mesh)
-
     @traitlets.validate("failed")
     def _check_failed(self, proposal: Any) -> tuple[str, ...]:
         names = proposal["value"]
@@ -491,9 +459,9 @@ class Workbench(Picture):
             return tuple(names)
         return self._design.present_machine.with_failed(names).failed
 
-    @traitlets.validate("per_axis")
-    def _check_per_axis(self, proposal: Any) -> edits.Calls:
-        return edits.check_calls(proposal["value"], self._design.mesh)
+    @traitlets.validate("rest", "per_axis", "experts")
+    def _check_axes(self, proposal: Any) -> Any:
+        return edits.CHECKS[proposal["trait"].name](proposal["value"], self._design.mesh)
 
     @traitlets.validate("pinned")
     def _check_pinned(self, proposal: Any) -> tuple[Any, ...] | None:
@@ -505,10 +473,6 @@ class Workbench(Picture):
     @traitlets.validate("job")
     def _check_job(self, proposal: Any) -> Job | None:
         return as_job(proposal["value"])
-
-    @traitlets.validate("experts")
-    def _check_experts(self, proposal: Any) -> str:
-        return edits.check_experts(proposal["value"], self._design.mesh)
 
     @traitlets.validate("panels")
     def _check_panels(self, proposal: Any) -> tuple[str, ...]:
@@ -528,20 +492,8 @@ class Workbench(Picture):
 
     def _take(self, name: str) -> None:
         """Update the workbench after a change of one attribute in code."""
-        design = self._design
-        if name == "mesh" and self.mesh is not None:
-            self._commit(lambda _: design.with_mesh(self.mesh))
-        elif name == "cluster":
-            machine = None if self.cluster is None else Machine.of(self.cluster)
-            self._commit(lambda _: replace(design, machine=None) if machine is None else design.with_machine(machine))
-        elif name == "failed":
-            self._commit(lambda _: design.with_machine(design.present_machine.with_failed(self.failed)))
-        elif name == "pinned":
-            self._commit(lambda _: replace(design, pinned=edits.as_candidate(self.pinned)))
-        elif name == "job":
-            self._commit(lambda _: design.with_job(self.job))
-        elif name in ("size", "rest", "per_axis", "experts"):
-            self._commit(lambda _: replace(design, **{name: getattr(self, name)}))
+        if name in edits.ATTRIBUTES:
+            self._commit(lambda design: edits.with_attribute(design, name, getattr(self, name)))
         else:
             super()._take(name)
 
@@ -558,9 +510,7 @@ class Workbench(Picture):
 
     def _show_design(self, design: Design) -> None:
         with self._lock, self.hold_sync():
-            before, self._design = self._design, design
-            if (before.size, before.per_axis) != (design.size, design.per_axis):
-                self._axis_loads = {}
+            self._design = design
             with self._writing():
                 self._mirror()
             self._update(keep_axis=False)
@@ -577,30 +527,14 @@ class Workbench(Picture):
         self.cluster = None if machine is None else machine.cluster
         self.mesh = design.mesh
 
-    @property
-    def _subject(self) -> tuple[DeviceMesh | None, Cluster | None]:
-        pinned = self._design.pinned
-        if self._is_flicked and pinned is not None:
-            return pinned.mesh, None if pinned.machine is None else pinned.machine.cluster
-        return super()._subject
-
     def _flick(self, is_on: bool) -> None:
         """Show candidate A in the picture, or the present one again."""
         with self._lock:
             if self._is_flicked != is_on and (not is_on or self._design.pinned is not None):
                 self._is_flicked = is_on
-                axis = self.axis
-                self._update(keep_axis=False)
                 super()._send_picture()
-                with self._writing():
-                    self.axis = axis
 
     def _call_of(self, axis: str) -> tuple[str, int | str]:
-        if self._is_flicked and self._design.pinned is not None:
-            return equal_call(self._present_call, axis, self._design.mesh, self._design.pinned.mesh)
-        return self._present_call(axis)
-
-    def _present_call(self, axis: str) -> tuple[str, int | str]:
         usual = (self.collective or usual_collective(axis), self._design.size)
         return self._design.per_axis.get(axis, usual)
 
@@ -707,11 +641,16 @@ class Workbench(Picture):
         if self._measuring is not None and self.tab == "measure":
             self._measuring.show_all()
 
-    def _pack_view(self, view: View) -> dict[str, Any]:
-        pinned = self._design.pinned
-        machine = pinned.machine if self._is_flicked and pinned is not None else self._design.machine
+    @property
+    def _displayed(self) -> Drawing:
+        return (self._drawing_of_a if self._is_flicked else None) or self._drawn
+
+    def _pack(self, drawing: Drawing) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        design, is_of_a = self._design, drawing is not self._drawn
+        machine = design.pinned.machine if is_of_a and design.pinned is not None else design.machine
         marks = [] if machine is None else [mark.to_dict() for mark in machine.marks]
-        return {**super()._pack_view(view), "failed": marks, "is_flicked": self._is_flicked}
+        scene, view, loads = super()._pack(drawing)
+        return scene, {**view, "failed": marks, "is_flicked": is_of_a}, loads
 
     def pictures(self, axis: str = "") -> dict[str, str]:
         """Return the pictures of an axis as SVG by candidate: ``"B"`` is the present design, ``"A"`` if it is pinned.
@@ -722,39 +661,25 @@ class Workbench(Picture):
             The axis. By default the one that is shown. A mesh without it is shown with its fastest axis.
         """
         with self._lock:
-            axes = self._design.mesh.creation_order
-            svg = {"B": self._axis_svg(axis if axis in axes else self.axis)}
-            view = self._pinned_drawing
-            if view is not None and self._design.pinned is not None:
-                with self._drawing_pinned(view):
-                    other = self._design.pinned.mesh.creation_order
-                    svg = {"A": self._axis_svg(axis if axis in other else view.word), **svg}
+            drawings, svg = {"A": self._drawing_of_a, "B": self._drawn}, {}
+            for name, drawing in drawings.items():
+                if drawing is not None and drawing.mesh is not None:
+                    word = axis if axis in drawing.mesh.creation_order else drawing.view.word
+                    svg[name] = drawing.svg(word, None, (self.collective, self.size))
             return svg
 
     def _send_panels(self) -> None:
-        view, design = self._drawn_view, self._design
-        axis_loads: dict[str, Loads] = {}
-        if view.placement is not None and view.groups is not None and not self._is_flicked:
-            axis_loads = {axis: self._loads_of(axis) for axis in view.placement.mesh.axis_names}
-            times = _NO_CALLS if self._compared is None else self._compared.times
-            self._rows = panels.axis_rows(view.placement, self._words_of, self._loads_of, self._price_of, times)
-        elif not self._is_flicked:
-            self._rows = []
-        machine = design.machine
+        design = self._design
+        self._rows = panels.axis_rows(self._drawn, _NO_CALLS if self._comparison is None else self._comparison.times)
         with self.hold_sync():
             self._panel = {
+                **panels.design_panel(design, self._drawn),
                 "edit": self._edit,
                 "title": type(self).__name__,
-                "summary": self.summary,
                 "undo": bool(self._history.past) or bool(self._problems),
                 "redo": bool(self._history.future),
-                "machine": None if machine is None else panels.machine_panel(machine),
-                "mesh": panels.mesh_panel(design, axis_loads),
-                "message": format_size(parse_size(design.size)),
-                "collectives": list(MODELLED),
                 "problems": self._problems,
                 "note": self._note,
-                "pinned": panels.pinned_panel(design),
             }
             self._table = panels.pack_rows(self._rows, design.per_axis)
             self._code = self._make_code()
@@ -762,98 +687,25 @@ class Workbench(Picture):
             self._send_pinned()
 
     def _send_job(self) -> None:
-        design, step = self._design, None if self._design.job is None else self._present_step
-        self._job = {
-            "edit": self._edit,
-            **job_panel(design.job, design.experts, step, self._shown_search, design.mesh),
-        }
+        self._job = {"edit": self._edit, **self._outcomes.panel(self._design, self._drawn)}
 
     @property
-    def _present_step(self) -> JobStep:
-        """The step of the job on the present mesh."""
-        design = self._design
-        if design.job is None:
-            return JobStep(None)
-        placement = self._present_placement
-        key = (placement, design.job, design.experts)
-        if self._step[0] != key:
-            self._step = key, step_of(design.job, placement, design.experts)
-        return self._step[1]
-
-    @property
-    def _present_placement(self) -> Placement | None:
-        """The present mesh on the machine, also while the picture shows candidate A."""
-        if not self._is_flicked:
-            return self._drawn_view.placement
-        return placement_of(self._design.machine, self._design.mesh)
-
-    @property
-    def _shown_search(self) -> Search | None:
-        """The last search, if it was for the present job and machine."""
-        machine = self._design.machine
-        listing, cluster = self._search, None if machine is None else machine.cluster
-        return listing if listing is not None and listing.suits(self._design.job, cluster) else None
-
-    @property
-    def _pinned_drawing(self) -> View | None:
-        """Candidate A on its machine, None without one."""
-        pinned = self._design.pinned
-        if pinned is None:
-            return None
-        axis = self.axis if self.axis in pinned.mesh.creation_order else None
-        key, before = (id(pinned), axis), self._view_of_pinned
-        if before is None or before[0] != key:
-            cluster = None if pinned.machine is None else pinned.machine.cluster
-            view = make_view(pinned.mesh, cluster, axis, before=None if before is None else before[1])
-            self._view_of_pinned = key, view
-            return view
-        return before[1]
-
-    @property
-    def _compared(self) -> CandidateComparison | None:
+    def _comparison(self) -> CandidateComparison | None:
         """The comparison with candidate A, None without one."""
-        design, view = self._design, self._pinned_drawing
-        if view is None:
-            return None
-        placement = self._present_placement
-        calls = tuple((axis, self._present_call(axis)) for axis in design.mesh.axis_names)
-        key = (id(design.pinned), placement, calls, design.job, design.experts)
-        if self._comparison[0] != key:
-            other = None if view.placement is None else Drawn(view.placement, view.scene, self._known_loads)
-            scene = scene_of(placement.cluster) if self._is_flicked and placement else self._drawn_view.scene
-            drawn = None if placement is None else Drawn(placement, scene, self._known_loads)
-            self._comparison = key, compare(design, drawn, other, self._present_step, self._present_call)
-        return self._comparison[1]
+        return self._outcomes.comparison(self._design, self._drawn, self.axis)
+
+    @property
+    def _drawing_of_a(self) -> Drawing | None:
+        return self._outcomes.drawing_of_a(self._design, self._drawn, self.axis)
 
     def _send_pinned(self) -> None:
         """Send the comparison with candidate A, and its picture."""
-        comparison, view = self._compared, self._pinned_drawing
-        if comparison is None or view is None:
+        comparison, drawing = self._comparison, self._drawing_of_a
+        if comparison is None or drawing is None:
             self._decision = self._pinned_scene = self._pinned_view = self._pinned_loads = {}
             return
         self._decision = {"edit": self._edit, **pack_decision(comparison.decision)}
-        if self._is_flicked:
-            return
-        with self._drawing_pinned(view):
-            self._pinned_scene, self._pinned_view, self._pinned_loads = self._pack_picture()
-
-    @contextmanager
-    def _drawing_pinned(self, view: View) -> Iterator[None]:
-        """Draw candidate A instead of the present design."""
-        before = self._drawing, self._axis_loads, self._is_flicked
-        self._drawing, self._axis_loads, self._is_flicked = view, {}, True
-        try:
-            yield
-        finally:
-            self._drawing, self._axis_loads, self._is_flicked = before
-
-    def _price_of(self, axis: str) -> Price:
-        """Return the predicted time of an axis."""
-        loads = self._loads_of(axis)
-        placement = self._drawn_view.placement
-        assert placement is not None  # there are loads
-        call = (loads.collective, loads.size_bytes)
-        return self._prices.get(placement, axis, call, lambda: price_of(placement, loads))
+        self._pinned_scene, self._pinned_view, self._pinned_loads = self._pack(drawing)
 
     def _predict(self, mesh: DeviceMesh, plan: Plan) -> Mapping[str, Line]:
         """Return the predicted lines of a run on the machine. A run on CPUs is not on this machine."""
@@ -863,18 +715,7 @@ class Workbench(Picture):
         return predicted_lines(mesh, cluster, plan)
 
     def _make_code(self) -> str:
-        design = self._design
-        options = {name: getattr(self, name) for name in _CODED}
-        ranks = self.selected
-        if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
-            options["selected"] = range(ranks[0], ranks[-1] + 1)
-        if self.color not in COLORS:  # the program does not have the measured values
-            del options["color"]
-        # Of the design, because the constructor sends the code before it sets these attributes.
-        failed = () if design.machine is None else design.machine.failed
-        options |= {name: getattr(design, name) for name in ("rest", "per_axis", "experts")} | {"failed": failed}
-        changed = {n: value for n, value in options.items() if value != getattr(type(self), n).default_value}
-        return exports.program(design, changed)
+        return exports.program(self, self._design)
 
     # -- messages of the front end -------------------------------------------------------------------------------------
 

@@ -311,4 +311,4 @@ def test_an_update_of_the_live_curve_takes_less_than_five_milliseconds(bare, pag
         curve.set_series("tp_0", SIZES, rates(300 + k))
         times.append(shown.receive(curve, "_lines", "_points"))
     say(f"an update of a chart of 4 lines takes {np.median(times):.1f} ms")
-    assert np.median(times) < 5 * 4  # on a machine whose cores are shared
+    assert np.quantile(times, 0.25) < 5  # other programs disturb some of them

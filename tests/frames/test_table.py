@@ -86,3 +86,9 @@ def test_a_run_shows_its_table_as_text_and_as_html(thread_engines: ml.Engines) -
     assert html.count("<tr>") == 2
     assert "all_reduce µs" in html
     assert html in run._repr_html_()
+
+
+def test_results_without_the_name_of_a_collective_are_printed() -> None:
+    results = ml.example().head(2)
+    results.loc[results.index[0], "collective"] = pd.NA
+    assert "unknown" in str(results_table(results))

@@ -118,10 +118,12 @@ def _sealed_file(rng: random.Random, kept: Path) -> tuple[str, bytes]:
     """Return the name of a file of a run, and a content that its writer could have recorded."""
     kind = rng.choice(("run", "results", "results", "samples", "steps"))
     if kind == "run":
-        return "run.json", mutations.mutate_json(rng, (seeds.saved_run(kept) / "run.json").read_text()).encode()
+        text = mutations.mutate_json(rng, (seeds.saved_run(kept) / "run.json").read_text())
+        return "run.json", text.encode(errors="surrogatepass")
     if kind == "steps":
         texts = [mutations.mutate_json(rng, text) if rng.random() < 0.4 else text for text in seeds.records(kept)]
-        return "steps-0.jsonl", b"".join(b"%08x %s\n" % (zlib.crc32(line), line) for line in map(str.encode, texts))
+        lines = [text.encode(errors="surrogatepass") for text in texts]
+        return "steps-0.jsonl", b"".join(b"%08x %s\n" % (zlib.crc32(line), line) for line in lines)
     frame = mutations.mutate_frame(rng, pd.read_parquet(seeds.saved_run(kept) / f"{kind}.parquet"))
     with contextlib.suppress(pa.ArrowException, ValueError, TypeError, OverflowError):  # a column of several types
         return f"{kind}.parquet", frame.to_parquet(index=False)

@@ -166,7 +166,10 @@ def test_a_damaged_description_of_a_run_is_an_error(thread_engines, tmp_path: Pa
     assert len(ml.frames.list_runs(tmp_path)) <= 1
 
 
-@pytest.mark.parametrize("change", [{"rows": ["ok"]}, {"rows": [{}]}, {"rows": 3}, {"samples": [{"batch": {"x": 1}}]}])
+@pytest.mark.parametrize(
+    "change",
+    [{"rows": ["ok"]}, {"rows": [{}]}, {"rows": 3}, {"facts": {"error": True}}, {"samples": [{"batch": {"x": 1}}]}],
+)
 def test_a_journal_with_other_values_is_an_error_when_it_is_read(
     thread_engines: ml.Engines, tmp_path: Path, change: dict[str, object]
 ) -> None:
@@ -176,5 +179,5 @@ def test_a_journal_with_other_values_is_an_error_when_it_is_read(
     text = json.dumps({"number": 0, "facts": {}, "rows": [], "samples": []} | change).encode()
     (path.parent / "steps-0.jsonl").write_bytes(b"%08x %s\n" % (zlib.crc32(text), text))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"journal": "steps-0.jsonl"}))
-    with pytest.raises(ml.MeshlabError, match=r"not a journal|other values than rows and samples"):
+    with pytest.raises(ml.MeshlabError, match=r"not a journal|other values than rows and samples|error"):
         ml.frames.RunData.load(path.parent)

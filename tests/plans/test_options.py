@@ -66,7 +66,10 @@ def test_options_of_calls_are_described_in_words() -> None:
     assert option_value("n_aggregated", None) == "aggregation unknown"
 
 
-def test_the_command_line_reads_options_of_calls(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_reads_options_of_calls(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # on one line
     command = ["bench", "--mesh", "tp=2", "--sizes", "1K", "--seconds", "0.02", "--backend", "threads"]
     assert main([*command, "--n-aggregated", "2", "--alignment-bytes", "8"]) == 0
     assert "8 B off alignment · 2 calls together" in capsys.readouterr().out

@@ -195,7 +195,7 @@ def test_a_thousand_changes_leave_one_model_and_no_listeners(picture):
     picture.mesh = "dp=8, tp=8"
     assert listeners() == before
     assert len(_instances) <= models + 2  # the picture and its layout
-    assert len(kept._axis_loads) <= len(kept.mesh.axis_names)
+    assert len(kept._facts.loads._values) <= len(kept.mesh.axis_names)
 
 
 def test_edits_from_several_threads_leave_a_consistent_picture(picture):

@@ -499,12 +499,12 @@ def test_custom_groups_survive_edits(wb):
 
 
 def test_the_first_display_without_arguments(monkeypatch):
-    monkeypatch.setattr("meshlab.widgets._workbench.probe", lambda: ml.Cluster.from_nodes([ml.topology.Node("laptop")]))
+    monkeypatch.setattr("meshlab.widgets._edits.probe", lambda: ml.Cluster.from_nodes([ml.topology.Node("laptop")]))
     wb = Workbench()
     assert (wb.cluster, wb.mesh) == (ml.preset("dgx-h100", nodes=4), DeviceMesh("dp=4, tp=8"))
     assert "not this machine" in wb._panel["note"]
     assert Workbench(mesh="dp=16, tp=8").cluster == ml.preset("dgx-h100", nodes=16)
-    monkeypatch.setattr("meshlab.widgets._workbench.probe", lambda: ml.preset("dgx-a100"))
+    monkeypatch.setattr("meshlab.widgets._edits.probe", lambda: ml.preset("dgx-a100"))
     wb = Workbench()
     assert (wb.cluster, wb.mesh, wb._panel["note"]) == (ml.preset("dgx-a100"), DeviceMesh("dp=1, tp=8"), "")
     with pytest.raises(TopologyError, match="cluster must be a Cluster, not a DeviceMesh"):

@@ -1,12 +1,14 @@
 // The elements around the canvas: breadcrumb, legend, findings and the table of the busiest links.
 
 import { GROUPS, VIRIDIS } from "./colors.js";
-import { element, refill } from "./dom.js";
+import { button, div, element, headOf, muted, refill, span } from "./dom.js";
 import { boxName, podName, unitName } from "./paint.js";
 import { placeOf } from "./pick.js";
 import { count, plural, rangeOf, threeDigits } from "./text.js";
 
 const DETAILS = ["one cell per GPU", "hosts", "GPUs, NICs, rails", "every link"];
+
+const gradeOf = (mark) => `ml-mark${"✕■▲".includes(mark) ? "-bad" : "-good"}`;
 
 export function fillCrumbs(parent, p, hit) {
   const { scene, drawn, view } = p;
@@ -22,14 +24,10 @@ export function fillCrumbs(parent, p, hit) {
     if (hit.box !== undefined && drawn.detail >= 2) places.push([placeOf(scene, hit, "node"), boxName(scene, hit.box)]);
   }
   const items = places.flatMap(([place, text], k) => {
-    const crumb = element("button", { type: "button", class: "ml-quiet", "data-place": place, text });
+    const crumb = button(text, { class: "ml-quiet", "data-place": place });
     return k ? [element("span", { "aria-hidden": "true", text: "▸" }), crumb] : [crumb];
   });
-  refill(
-    parent,
-    ...items,
-    element("span", { class: "ml-soft", text: `· ${isBare ? "one cell per rank" : DETAILS[drawn.detail]}` }),
-  );
+  refill(parent, ...items, muted(`· ${isBare ? "one cell per rank" : DETAILS[drawn.detail]}`));
 }
 
 const swatch = (kind, style) =>
@@ -91,10 +89,10 @@ export function fillLegend(parent, p) {
   if (view.is_placed && view.is_mesh) {
     const marks = view.marks.flatMap(([mark, meaning], k) => [
       k ? " · " : "",
-      element("b", { class: `ml-mark${"✕■▲".includes(mark) ? "-bad" : "-good"}`, text: mark }),
+      element("b", { class: gradeOf(mark), text: mark }),
       ` ${meaning}`,
     ]);
-    entries.push(element("span", { class: "ml-marks" }, ...marks));
+    entries.push(span("ml-marks", ...marks));
   }
   refill(parent, ...entries);
 }
@@ -106,7 +104,7 @@ export function fillFindings(parent, findings) {
       element(
         "button",
         { type: "button", "data-place": place, "data-axis": axis, title: "Go to the place." },
-        element("span", { class: `ml-mark ml-mark${"✕■▲".includes(mark) ? "-bad" : "-good"}`, text: mark }),
+        element("span", { class: `ml-mark ${gradeOf(mark)}`, text: mark }),
         text,
       ),
     ),
@@ -114,8 +112,7 @@ export function fillFindings(parent, findings) {
 }
 
 const bar = (share, isHot) => element("i", { class: isHot ? "ml-hot" : "", style: `width:${100 * share}%` });
-const goButton = (place, title, text) =>
-  element("button", { type: "button", class: "ml-quiet", "data-place": place, title, text });
+const goButton = (place, title, text) => button(text, { class: "ml-quiet", "data-place": place, title });
 
 export function fillLinks(table, loads) {
   table.hidden = !loads;
@@ -129,7 +126,7 @@ export function fillLinks(table, loads) {
       element("th", { scope: "row" }, place ? goButton(place, "Go to the busiest link.", name) : name),
       element("td", { text: groups }),
       element("td", { text: bytes }),
-      element("td", {}, element("div", { class: "ml-track" }, bar(share, limits && loads.is_conflict))),
+      element("td", {}, div("ml-track", bar(share, limits && loads.is_conflict))),
       element("td", { text: time }),
     );
   });
@@ -138,11 +135,7 @@ export function fillLinks(table, loads) {
     element("caption", {
       text: `Busiest link for ${loads.axis}: ${loads.collective} of ${loads.size} (${loads.algorithm})`,
     }),
-    element(
-      "thead",
-      {},
-      element("tr", {}, ...head.map((text) => element(text ? "th" : "td", { scope: text ? "col" : null, text }))),
-    ),
+    headOf(head),
     element("tbody", {}, ...rows),
   );
 }

@@ -1,6 +1,6 @@
 // The comparison with candidate A: the sentence, its numbers, the differences, and A's picture beside that of B.
 
-import { button, element, refill, setText } from "./dom.js";
+import { button, div, element, headOf, muted, refill, setText } from "./dom.js";
 import { picturePanel } from "./picture.js";
 
 const PINNED = { _scene: "_pinned_scene", _view: "_pinned_view", _loads: "_pinned_loads" };
@@ -44,7 +44,7 @@ function bare(picture) {
 
 export function comparePanel({ model, root, listen, shell }, stage) {
   const sentence = element("p", { class: "ml-decision", role: "status", hidden: true });
-  const pair = element("div", { class: "ml-pair" });
+  const pair = div("ml-pair");
   const ofA = element("figure", { class: "ml-of-a", hidden: true });
   const ofB = element("figure", { class: "ml-of-b" });
   const captions = { a: element("figcaption", {}), b: element("figcaption", { hidden: true }) };
@@ -78,11 +78,7 @@ export function comparePanel({ model, root, listen, shell }, stage) {
     return element(
       "table",
       { class: "ml-numbers ml-decision-table" },
-      element(
-        "thead",
-        {},
-        element("tr", {}, element("td"), ...["A", "B", "B to A"].map((text) => element("th", { scope: "col", text }))),
-      ),
+      headOf(["", "A", "B", "B to A"]),
       element(
         "tbody",
         {},
@@ -107,13 +103,13 @@ export function comparePanel({ model, root, listen, shell }, stage) {
       refill(captions.b, element("b", { text: "B" }), ` ${summary}`);
       const controls = [
         button("Swap with A", { "data-action": "swap", title: "Continue with A, and keep this one as A." }),
-        element("span", { class: "ml-soft", text: "Hold the key A in the picture to see it in the place of B." }),
+        muted("Hold the key A in the picture to see it in the place of B."),
       ];
       refill(
         compared,
         numbers(decision.rows),
         element("ul", {}, ...pinned.lines.map((text) => element("li", { text }))),
-        ...(shell.isLive ? [element("div", { class: "ml-row" }, ...controls)] : []),
+        ...(shell.isLive ? [div("ml-row", ...controls)] : []),
       );
     },
     destroy() {

@@ -1,6 +1,7 @@
 // The chart of lines against message size. Its names are local, because the scripts of a widget are joined into one text.
 
-import { element, show, svg } from "./dom.js";
+import { clamp } from "./layout.js";
+import { attribute, consume, element, hasModifier, listeners, setText, show, svg } from "./dom.js";
 import { THIN, sizeText, threeDigits } from "./text.js";
 
 const FONT_PX = 12; // the smallest text, 9 pt
@@ -193,8 +194,7 @@ export function curveChart({ el, get }) {
   const chosen = svg("rect", { class: "ml-curve-chosen", width: 0 }); // the sizes that are dragged over
   const clip = `ml-curve-clip-${++charts}`;
   const pen = document.createElement("canvas").getContext("2d"); // only to measure text
-  const ended = new AbortController();
-  const listen = (target, event, handler) => target.addEventListener(event, handler, { signal: ended.signal });
+  const { listen, stop } = listeners();
   const textWidth = (text) => pen.measureText(text).width;
 
   let lines = [];
@@ -286,8 +286,8 @@ export function curveChart({ el, get }) {
         svg("text", { x: (left + right) / 2, y: (top + bottom) / 2, "text-anchor": "middle" }, "no points yet"),
       );
     }
-    picture.setAttribute("height", height);
-    picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    attribute(picture, "height", height);
+    attribute(picture, "viewBox", `0 0 ${width} ${height}`);
     picture.replaceChildren(...parts, cursor, chosen, ring);
     show(whole, Boolean(zoom));
 
@@ -295,7 +295,8 @@ export function curveChart({ el, get }) {
     note.textContent = get("note");
     legend.replaceChildren(...(isDirect ? [] : drawn.map(legendEntry)));
     const what = title.textContent || `${get("y_label")} against ${get("x_label")}`;
-    stage.setAttribute(
+    attribute(
+      stage,
       "aria-label",
       `${what}. Left and right arrow keys move along a line. Up and down arrow keys switch lines. + and - zoom.`,
     );
@@ -407,7 +408,7 @@ export function curveChart({ el, get }) {
     const spot = active && spots[active[0]]?.[Math.min(active[1], spots[active[0]].length - 1)];
     tip.hidden = !spot;
     if (spot) showValues(lines[active[0]].size[spot[2]]);
-    ring.setAttribute("d", spot ? SHAPES[0](7) : "");
+    attribute(ring, "d", spot ? SHAPES[0](7) : "");
     if (!spot) return announce("");
     const [x, y, index] = spot;
     const line = lines[active[0]];
@@ -417,7 +418,7 @@ export function curveChart({ el, get }) {
       ? `, interval ${threeDigits(line.low[index])} to ${threeDigits(line.high[index])}`
       : "";
     const value = `${threeDigits(line.value[index])}${THIN}${unit}${interval}`;
-    ring.setAttribute("transform", `translate(${x},${y})`);
+    attribute(ring, "transform", `translate(${x},${y})`);
     tip.firstChild.textContent = line.name;
     tip.lastChild.textContent = `${sizeText(line.size[index])}\n${value}`;
     const left = x + 16 + tip.offsetWidth <= width ? x + 16 : x - 16 - tip.offsetWidth;
@@ -428,17 +429,15 @@ export function curveChart({ el, get }) {
     announce(byKey ? `${line.name} at ${sizeText(line.size[index])}: ${value}` : "");
   }
 
-  function announce(text) {
-    if (status.textContent !== text) status.textContent = text;
-  }
+  const announce = (text) => setText(status, text);
 
   // The values of all lines at a size, below the chart, and a line at this size.
   function showValues(size) {
     if (!plot || size === null) {
-      cursor.setAttribute("d", "");
+      attribute(cursor, "d", "");
       return values.replaceChildren();
     }
-    cursor.setAttribute("d", `M${plot.px(size)},${plot.top}V${plot.bottom}`);
+    attribute(cursor, "d", `M${plot.px(size)},${plot.top}V${plot.bottom}`);
     const at = lines.map((line) => [line, line.value[line.size.indexOf(size)]]).filter(([, v]) => Number.isFinite(v));
     values.replaceChildren(
       element("b", { text: sizeText(size) }),
@@ -483,13 +482,13 @@ export function curveChart({ el, get }) {
   function drag(event) {
     if (dragged === null) return false;
     const to = event.clientX - picture.getBoundingClientRect().left;
-    const x = Math.max(plot.left, Math.min(to, plot.right));
+    const x = clamp(to, plot.left, plot.right);
     const isZoom = Math.abs(x - dragged) >= LEAST_DRAG_PX;
     const [low, high] = [Math.min(x, dragged), Math.max(x, dragged)];
     for (const [name, value] of Object.entries({ x: low, y: plot.top, width: isZoom ? high - low : 0 })) {
       chosen.setAttribute(name, String(value));
     }
-    chosen.setAttribute("height", String(plot.bottom - plot.top));
+    attribute(chosen, "height", plot.bottom - plot.top);
     return isZoom ? [low, high] : true;
   }
 
@@ -526,9 +525,8 @@ export function curveChart({ el, get }) {
   function key(event) {
     const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Escape: null };
     const zooms = { "+": 0.5, "=": 0.5, "-": 2, 0: Infinity };
-    if (!(event.key in moves || event.key in zooms) || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    event.stopPropagation();
+    if (!(event.key in moves || event.key in zooms) || hasModifier(event)) return;
+    consume(event);
     if (event.key in zooms) return plot && zoomBy(zooms[event.key]);
     if (event.key === "Escape") return leave();
     const some = spots.map((places, line) => (places.length ? line : -1)).filter((line) => line >= 0);
@@ -537,7 +535,7 @@ export function curveChart({ el, get }) {
     if (active) {
       const [down, along] = moves[event.key];
       const line = some[(some.indexOf(active[0]) + down + some.length) % some.length];
-      active = [line, Math.max(0, Math.min(active[1] + along, spots[line].length - 1))];
+      active = [line, clamp(active[1] + along, 0, spots[line].length - 1)];
     } else {
       active = [some[0], 0];
     }
@@ -560,7 +558,7 @@ export function curveChart({ el, get }) {
   const destroy = () => {
     cancelAnimationFrame(frame);
     size.disconnect();
-    ended.abort();
+    stop();
     root.remove();
   };
   return { update: schedule, destroy };

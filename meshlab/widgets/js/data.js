@@ -66,6 +66,16 @@ export function readScene(raw) {
   return Object.assign(scene, { of, kindOf, devices, nics, hostOf, hostOfNic, perBox, perUnit, perPod });
 }
 
+/**
+ * An entry of a layout: left, top, width and height of a box, or the points of a line.
+ * @param {Float64Array} array
+ * @param {number} k
+ * @returns {any}
+ */
+export function entry(array, k, size = 4) {
+  return array.subarray(k * size, (k + 1) * size);
+}
+
 export function nameOfDevice(scene, device) {
   const h = scene.hostOf[device];
   const local = device - scene.first_device[h];
@@ -186,23 +196,25 @@ export function railShares(scene, loads) {
   return found;
 }
 
+// The NICs next to a device.
+export function nicsOf(scene, device) {
+  const h = scene.hostOf[device];
+  const local = device - scene.first_device[h];
+  return scene
+    .kindOf(h)
+    .near.filter(([own]) => own === local)
+    .map(([, j]) => scene.first_nic[h] + j);
+}
+
 // Groups that use a NIC, or without NICs a device, that a group uses too.
 export function sharingGroups(scene, view, loads, g) {
   const found = new Set([g]);
-  const nicsOf = (d) => {
-    const h = scene.hostOf[d];
-    const local = d - scene.first_device[h];
-    return scene
-      .kindOf(h)
-      .near.filter(([own]) => own === local)
-      .map(([, j]) => scene.first_nic[h] + j);
-  };
   if (g < 0 || !loads?.by.nic?.bytes.some((b) => b > 0)) return found;
-  const mine = new Set(view.members(g).flatMap(nicsOf));
+  const mine = new Set(view.members(g).flatMap((d) => nicsOf(scene, d)));
   for (const h of new Set([...mine].map((n) => scene.hostOfNic[n]))) {
     const first = scene.first_device[h];
     for (let d = first; d < first + scene.kindOf(h).devices; d++) {
-      if (view.group[d] >= 0 && nicsOf(d).some((n) => mine.has(n))) found.add(view.group[d]);
+      if (view.group[d] >= 0 && nicsOf(scene, d).some((n) => mine.has(n))) found.add(view.group[d]);
     }
   }
   return found;

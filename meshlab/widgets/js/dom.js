@@ -60,6 +60,80 @@ export function button(text, attributes = {}) {
 }
 
 /**
+ * @param {string} name Of its class
+ * @param {...(Child | Child[])} children
+ */
+export function div(name, ...children) {
+  return element("div", { class: name }, ...children);
+}
+
+/**
+ * @param {string} name Of its class
+ * @param {...(Child | Child[])} children
+ */
+export function span(name, ...children) {
+  return element("span", { class: name }, ...children);
+}
+
+/**
+ * @param {string | number} text
+ * @param {Record<string, Attribute>} [attributes]
+ */
+export function muted(text, attributes = {}) {
+  return element("span", { class: "ml-soft", ...attributes, text });
+}
+
+/** @param {Record<string, Attribute>} attributes */
+export function textField(attributes) {
+  return element("input", { type: "text", spellcheck: "false", autocomplete: "off", ...attributes });
+}
+
+/**
+ * The head of a table. A column without a name has no heading.
+ * @param {string[]} names
+ * @param {(string | null)[]} [classes]
+ */
+export function headOf(names, classes = []) {
+  const cells = names.map((text, k) =>
+    element(text ? "th" : "td", { class: classes[k], scope: text ? "col" : null, text }),
+  );
+  return element("thead", {}, element("tr", {}, cells));
+}
+
+/**
+ * Keeps one node per key, in the order of the keys. Nodes are made once and then only changed, so that what is typed stays.
+ * @template {{ root: Element }} Kept
+ * @param {Element} parent
+ * @param {Map<string, Kept>} made
+ * @param {string[]} keys
+ * @param {(key: string) => Kept} make
+ */
+export function keepNodes(parent, made, keys, make) {
+  for (const [key, { root }] of made) {
+    if (keys.includes(key)) continue;
+    root.remove();
+    made.delete(key);
+  }
+  keys.forEach((key, k) => {
+    if (!made.has(key)) made.set(key, make(key));
+    const { root } = made.get(key);
+    if (parent.children[k] !== root) parent.insertBefore(root, parent.children[k] ?? null);
+  });
+}
+
+/** @param {KeyboardEvent | WheelEvent} event */
+export const hasModifier = (event) => event.ctrlKey || event.metaKey || event.altKey;
+
+/**
+ * Ends an event here: the browser does nothing, and the notebook does not see it.
+ * @param {Event} event
+ */
+export function consume(event) {
+  event.preventDefault();
+  event.stopPropagation();
+}
+
+/**
  * @param {Node} node
  * @param {string | number} text
  */
@@ -78,7 +152,7 @@ export function show(node, isVisible) {
 /**
  * @param {Element} node
  * @param {string} name
- * @param {string | number} value
+ * @param {string | number | boolean} value
  */
 export function attribute(node, name, value) {
   if (node.getAttribute(name) !== String(value)) node.setAttribute(name, String(value));

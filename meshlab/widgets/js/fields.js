@@ -1,6 +1,24 @@
 // What the panels are made of: steppers, the reason why an edit is not possible, menus, copies and downloads.
 
-import { attribute, button, element, findAll, focusIn, refill, setText } from "./dom.js";
+import {
+  attribute,
+  button,
+  consume,
+  div,
+  element,
+  findAll,
+  focusIn,
+  hasModifier,
+  muted,
+  refill,
+  setText,
+  span,
+  textField,
+} from "./dom.js";
+
+// The class of the mark of an axis.
+export const markClass = (mark) =>
+  `ml-axis-mark ml-${{ "✕": "bad", "■": "bad", "▲": "bad", "●": "good", "◆": "own" }[mark] ?? "plain"}`;
 
 /**
  * A text field that keeps what is typed, or sent and not answered yet: only the answer to its own edit replaces it.
@@ -41,7 +59,7 @@ export function typedField({ input, listen, queue, send }) {
 
 // A number that cannot be changed, for a page without Python.
 function readout() {
-  const root = element("span", { class: "ml-readout" });
+  const root = span("ml-readout");
   return {
     root,
     rename() {},
@@ -58,22 +76,15 @@ export function stepper({ label, listen, queue, step, type, id = null, wide = fa
   if (!isLive) return readout();
   const less = button("−", { "aria-label": `${label}: less`, tabindex: "-1" });
   const more = button("+", { "aria-label": `${label}: more`, tabindex: "-1" });
-  const input = element("input", {
-    type: "text",
-    inputmode: "decimal",
-    "aria-label": label,
-    autocomplete: "off",
-    spellcheck: "false",
-    id,
-  });
-  const root = element("span", { class: wide ? "ml-step ml-wide" : "ml-step" }, less, input, more);
+  const input = textField({ inputmode: "decimal", "aria-label": label, id });
+  const root = span(wide ? "ml-step ml-wide" : "ml-step", less, input, more);
   const field = typedField({ input, listen, queue, send: type });
   listen(less, "click", () => step(-1));
   listen(more, "click", () => step(1));
   listen(input, "focus", () => input.select());
   listen(input, "keydown", (event) => {
     if (event.key === "ArrowUp" || event.key === "ArrowDown") {
-      if (event.altKey || event.ctrlKey || event.metaKey) return;
+      if (hasModifier(event)) return;
       field.accept(); // what is typed comes before the step
       step(event.key === "ArrowUp" ? 1 : -1);
       event.preventDefault();
@@ -96,11 +107,11 @@ export function stepper({ label, listen, queue, step, type, id = null, wide = fa
     update({ value, canLess = true, canMore = true, off = "", problem = null, hint = "" }) {
       field.update(value, problem ? problem.value : value);
       // A button that the pointer is on stays enabled for the browser, so that it keeps the focus at the end of its range.
-      less.setAttribute("aria-disabled", String(!canLess || Boolean(off)));
-      more.setAttribute("aria-disabled", String(!canMore || Boolean(off)));
+      attribute(less, "aria-disabled", !canLess || Boolean(off));
+      attribute(more, "aria-disabled", !canMore || Boolean(off));
       input.disabled = Boolean(off);
       input.placeholder = hint;
-      input.setAttribute("aria-invalid", String(Boolean(problem)));
+      attribute(input, "aria-invalid", Boolean(problem));
       root.title = off;
       root.classList.toggle("ml-off", Boolean(off));
     },
@@ -125,9 +136,7 @@ export function problemBox({ listen, edit, kept = "" }) {
       refill(
         root,
         element("p", { text: kept ? `${sentence} ${kept}` : sentence }),
-        ...(options.length
-          ? [element("div", { class: "ml-options" }, ...options.map(([label]) => button(label)))]
-          : []),
+        ...(options.length ? [div("ml-options", ...options.map(([label]) => button(label)))] : []),
       );
     },
   };
@@ -146,11 +155,11 @@ export function disclosure(label, listen, ...content) {
 export function menu({ label, listen, root: page, choose, title = "" }) {
   const opener = button(label, { "aria-haspopup": "menu", "aria-expanded": "false", title });
   const list = element("div", { class: "ml-menu", role: "menu", hidden: true });
-  const root = element("span", { class: "ml-menu-root" }, opener, list);
+  const root = span("ml-menu-root", opener, list);
   const items = () => findAll(list, "[role=menuitem]");
   const toggle = (isOpen) => {
     list.hidden = !isOpen;
-    opener.setAttribute("aria-expanded", String(isOpen));
+    attribute(opener, "aria-expanded", isOpen);
     if (isOpen) items()[0]?.focus();
   };
   listen(opener, "click", () => toggle(list.hidden));
@@ -173,8 +182,7 @@ export function menu({ label, listen, root: page, choose, title = "" }) {
     } else {
       return;
     }
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
   });
   listen(page, "pointerdown", (event) => root.contains(event.target) || toggle(false));
   listen(root, "focusout", (event) => event.relatedTarget && !root.contains(event.relatedTarget) && toggle(false));
@@ -191,7 +199,7 @@ export function menu({ label, listen, root: page, choose, title = "" }) {
         "aria-disabled": off ? "true" : null,
       },
       text,
-      ...(note ? [element("span", { class: "ml-soft", text: ` ${note}` })] : []),
+      ...(note ? [muted(` ${note}`)] : []),
     );
   return { root, opener, list, heading, item, isOpen: () => !list.hidden };
 }

@@ -1,6 +1,6 @@
 // The job panel: the model, how it trains, and the layouts that a search finds.
 
-import { button, element, fillSelect, refill, setText } from "./dom.js";
+import { attribute, button, div, element, fillSelect, muted, refill, setText, span, textField } from "./dom.js";
 import { disclosure, problemBox, typedField } from "./fields.js";
 
 export function jobPanel({ model, root, listen, shell }) {
@@ -8,18 +8,12 @@ export function jobPanel({ model, root, listen, shell }) {
   const choice = element("select", { class: "ml-model", "aria-label": "Model" });
   const about = element("p", { class: "ml-note ml-job-about" });
   const source = element("p", { class: "ml-note ml-soft ml-source" });
-  const training = element("div", { class: "ml-fields" });
-  const sizes = element("div", { class: "ml-fields" });
+  const training = div("ml-fields");
+  const sizes = div("ml-fields");
   const architecture = disclosure("Architecture", listen, sizes);
-  const experts = element("input", {
-    type: "text",
-    "aria-label": "Expert layout",
-    placeholder: "tp shards each expert",
-    spellcheck: "false",
-    autocomplete: "off",
-  });
+  const experts = textField({ "aria-label": "Expert layout", placeholder: "tp shards each expert" });
   const expertBox = problemBox({ listen, edit });
-  const expertRow = element("div", { class: "ml-expert-row" }, element("label", {}, "Expert layout", experts));
+  const expertRow = div("ml-expert-row", element("label", {}, "Expert layout", experts));
   const problem = problemBox({ listen, edit });
   const search = button("Search layouts", {
     class: "ml-main-button",
@@ -39,7 +33,7 @@ export function jobPanel({ model, root, listen, shell }) {
     expertBox.root,
     architecture,
     source,
-    element("div", { class: "ml-row" }, search),
+    div("ml-row", search),
     note,
     list,
   );
@@ -74,13 +68,7 @@ export function jobPanel({ model, root, listen, shell }) {
 
   function makeField({ name, label, choices, is_model: isModel }) {
     const id = shell.id(`job-${name}`);
-    const typed = element("input", {
-      id,
-      type: "text",
-      inputmode: "numeric",
-      spellcheck: "false",
-      autocomplete: "off",
-    });
+    const typed = textField({ id, inputmode: "numeric" });
     const options = choices.map((text) => element("option", { value: text, text }));
     /** @type {any} */
     const input = choices.length ? element("select", { id }, ...options) : typed;
@@ -89,9 +77,9 @@ export function jobPanel({ model, root, listen, shell }) {
     listen(typed, "keydown", (event) => keep(event, ofText));
     listen(typed, "focus", () => typed.select());
     const soft = element("span", { class: "ml-soft", id: `${id}-note` });
-    input.setAttribute("aria-describedby", soft.id);
+    attribute(input, "aria-describedby", soft.id);
     const box = problemBox({ listen, edit });
-    const caption = element("span", { class: "ml-job-label" }, element("label", { for: id, text: label }), soft);
+    const caption = span("ml-job-label", element("label", { for: id, text: label }), soft);
     const field = { input, ofText, soft, box, parts: [caption, input, box.root], into: isModel ? sizes : training };
     fields.set(name, field);
     return field;
@@ -102,7 +90,7 @@ export function jobPanel({ model, root, listen, shell }) {
       const field = fields.get(row.name) ?? makeField(row);
       const mine = shell.fault(`job:${row.name}`);
       field.ofText.update(row.value, mine ? mine.value : row.value);
-      field.input.setAttribute("aria-invalid", String(Boolean(mine)));
+      attribute(field.input, "aria-invalid", Boolean(mine));
       setText(field.soft, row.note);
       field.box.update(mine);
     }
@@ -120,7 +108,7 @@ export function jobPanel({ model, root, listen, shell }) {
       rows
         .filter((row) => row.is_model === isModel)
         .flatMap(({ label, value, note: soft }) => [
-          element("span", { class: "ml-job-label" }, label, element("span", { class: "ml-soft", text: soft })),
+          span("ml-job-label", label, muted(soft)),
           element("span", { class: "ml-value", text: value }),
         ]);
     refill(training, ...texts(false));
@@ -132,8 +120,8 @@ export function jobPanel({ model, root, listen, shell }) {
     const more = [row.experts && `experts ${row.experts}`, chunks].filter(Boolean).join("");
     const content = [
       element("span", { class: "ml-layout-mesh", text: row.mesh }),
-      ...(more ? [element("span", { class: "ml-soft", text: more })] : []),
-      element("span", { class: "ml-soft", text: `${row.step} · ${row.memory}` }),
+      ...(more ? [muted(more)] : []),
+      muted(`${row.step} · ${row.memory}`),
     ];
     const place = element("span", {
       class: "ml-place",
@@ -143,7 +131,7 @@ export function jobPanel({ model, root, listen, shell }) {
     const attributes = { "data-layout": String(k), "aria-pressed": String(row.shown) };
     const body = isLive
       ? element("button", { type: "button", ...attributes, title: "Put this layout on the picture." }, ...content)
-      : element("span", { class: "ml-layout" }, ...content);
+      : span("ml-layout", ...content);
     return element("li", {}, place, body);
   }
 

@@ -8,6 +8,8 @@
 // Zooms and widths change while Python cannot be called: in a frame of 16 ms, during a cell, in a saved page. All that depends
 // on neither comes from Python as scene.layout: counts, arrangements, lengths, and the rows of rails.
 
+import { entry } from "./data.js";
+
 const MARGIN = 20; // free pixels of the figure, both sides together
 const STEPS = 14; // of a bisection
 
@@ -395,7 +397,7 @@ function placeDrops(scene, drawn) {
       const y = rail[railIndex(scene, drawn, scene.unit_of[b], drawn.boxRow[b], r) * 6 + 1];
       let points;
       if (size.detail >= 2) {
-        const [left, top, width, height] = nic.subarray(n * 4, n * 4 + 4);
+        const [left, top, width, height] = entry(nic, n);
         const x = left + width / 2;
         const bottom = top + height;
         const middle = top + height / 2;
@@ -465,7 +467,7 @@ function labelsOf(drawn) {
   if (size.unitHead >= 17) {
     const up = shape.all_units > 1 && size.unitWidth >= 200 ? 56 : 0;
     for (let u = 0; u < unit.length / 4; u++) {
-      const [x, y, width] = unit.subarray(u * 4, u * 4 + 3);
+      const [x, y, width] = entry(unit, u);
       add("unit", u, x + 5, y + 1, width - 10 - up, 15);
       if (up) add("up", u, x + width - up - 3, y + 1, up, 15, "right");
     }
@@ -518,7 +520,7 @@ export function lookAt(scene, chosen, place, width, height) {
     const [wide, tall] = extent(z);
     return wide <= width * share && tall <= tallestFit;
   });
-  const [x, y, w, h] = layout(scene, chosen, zoom)[name].subarray(index * 4, index * 4 + 4);
+  const [x, y, w, h] = entry(layout(scene, chosen, zoom)[name], index);
   return [zoom, x + w / 2 - width / 2, h < height ? y + h / 2 - height / 2 : y - 10];
 }
 
@@ -566,7 +568,7 @@ export function route(scene, drawn, devices, climbs = false) {
       const level = drawn.rail[line * 6 + 1];
       let start = x + width / 2;
       if (drawn.drop.length) {
-        const p = drawn.drop.subarray(n * 6, n * 6 + 6);
+        const p = entry(drawn.drop, n, 6);
         if (isNew) add("nic", [p[0], p[1]], [p[2], p[3]], [p[4], p[5]]);
         start = p[4];
       } else if (y !== level) {
@@ -576,7 +578,7 @@ export function route(scene, drawn, devices, climbs = false) {
     }
   });
   for (const line of [...starts.keys()].sort((a, b) => a - b)) {
-    const p = drawn.rail.subarray(line * 6, line * 6 + 6);
+    const p = entry(drawn.rail, line, 6);
     add("rail", [starts.get(line), p[1]], [p[2], p[3]], [p[4], p[5]]);
   }
   const leaves = [...leafSet].sort((a, b) => a - b);
@@ -590,7 +592,7 @@ export function route(scene, drawn, devices, climbs = false) {
             .map((f) => drawn.leaf[f * 4 + 1] + drawn.leaf[f * 4 + 3] / 2)
         : [];
       if (units.length > 1) {
-        const p = drawn.uplink.subarray(u * 6, u * 6 + 6);
+        const p = entry(drawn.uplink, u, 6);
         y.push(p[1]);
         add("up", [p[0], p[1]], [p[2], p[3]], [p[4], p[5]]);
       }

@@ -1,6 +1,6 @@
 // The machine panel: preset, a pasted description, the numbers of hosts and links, and the failed parts.
 
-import { button, element, optionsOf, refill, setText } from "./dom.js";
+import { attribute, button, div, element, fill, muted, optionsOf, refill, setText } from "./dom.js";
 import { problemBox, stepper } from "./fields.js";
 
 export function machinePanel({ root, listen, shell }) {
@@ -18,14 +18,9 @@ export function machinePanel({ root, listen, shell }) {
   });
   const use = button("Use", { class: "ml-main-button" });
   const cancel = button("Cancel");
-  const pasted = element(
-    "div",
-    { class: "ml-pasted", hidden: true },
-    text,
-    element("div", { class: "ml-row" }, use, cancel),
-  );
-  const fields = element("div", { class: "ml-fields" });
-  const failed = element("div", { class: "ml-failed" });
+  const pasted = element("div", { class: "ml-pasted", hidden: true }, text, div("ml-row", use, cancel));
+  const fields = div("ml-fields");
+  const failed = div("ml-failed");
   const edit = (content) => shell.edit(content);
   const problem = problemBox({ listen, edit });
   const note = element("p", { class: "ml-note" });
@@ -34,7 +29,7 @@ export function machinePanel({ root, listen, shell }) {
     { class: "ml-machine", "aria-label": "Machine" },
     element("h2", { text: "Machine" }),
     ...(shell.isLive
-      ? [preset, element("div", { class: "ml-row" }, here, paste), pasted, problem.root]
+      ? [preset, div("ml-row", here, paste), pasted, problem.root]
       : [element("p", { text: shell.panel().machine?.title ?? "" })]),
     fields,
     note,
@@ -45,7 +40,7 @@ export function machinePanel({ root, listen, shell }) {
 
   const toggle = (isOpen) => {
     pasted.hidden = !isOpen;
-    paste.setAttribute("aria-expanded", String(isOpen));
+    attribute(paste, "aria-expanded", isOpen);
     if (isOpen) text.focus();
   };
   listen(preset, "change", () => preset.value && edit({ action: "preset", name: preset.value, where: "machine" }));
@@ -81,9 +76,7 @@ export function machinePanel({ root, listen, shell }) {
     const made = {
       field,
       box,
-      caption: shell.isLive
-        ? element("label", { for: shell.id(`dial-${name}`), text: label })
-        : element("span", { class: "ml-soft", text: label }),
+      caption: shell.isLive ? element("label", { for: shell.id(`dial-${name}`), text: label }) : muted(label),
     };
     fields.append(made.caption, field.root, box.root);
     dials.set(name, made);
@@ -97,14 +90,10 @@ export function machinePanel({ root, listen, shell }) {
       section.hidden = !machine;
       if (!machine) return;
       const own = machine.preset ? [] : [element("option", { value: "", text: machine.title })];
-      const key = JSON.stringify([own.length, machine.presets, machine.title]);
-      if (preset.dataset.key !== key) {
-        preset.dataset.key = key;
-        preset.replaceChildren(
-          ...own,
-          ...machine.presets.map(([vendor, options]) => element("optgroup", { label: vendor }, ...optionsOf(options))),
-        );
-      }
+      fill(preset, [own.length, machine.presets, machine.title], () => [
+        ...own,
+        ...machine.presets.map(([vendor, options]) => element("optgroup", { label: vendor }, ...optionsOf(options))),
+      ]);
       preset.value = machine.preset;
       for (const dial of machine.dials) {
         if (!shell.isLive && (dial.off || dial.value === "")) continue; // it says nothing about the machine
@@ -125,7 +114,7 @@ export function machinePanel({ root, listen, shell }) {
       }
       const isPaste = Boolean(shell.fault("paste_machine"));
       problem.update(shell.fault("paste_machine") ?? shell.fault("machine"));
-      text.setAttribute("aria-invalid", String(isPaste));
+      attribute(text, "aria-invalid", isPaste);
       if (isPaste) {
         pasted.hidden = false;
       } else if (shell.isDone("paste_machine") && text.value === pastedText) {

@@ -1,7 +1,7 @@
 // The engines, the form of the next run, the run, and the monitor.
 
 import { GROUPS } from "./colors.js";
-import { attribute, element, fill, setText, show } from "./dom.js";
+import { attribute, button, div, element, fill, muted, setText, show, span, textField } from "./dom.js";
 import { typedField } from "./fields.js";
 import { monitorPanel } from "./monitor.js";
 import { queueOf } from "./queue.js";
@@ -14,52 +14,39 @@ const FEW_CHIPS = 64; // with their numbers
 
 function enginesPanel({ model, shell }) {
   const sign = element("span", { class: "ml-run-sign", "aria-hidden": "true" });
-  const line = element("span", { class: "ml-run-line" });
+  const line = span("ml-run-line");
   const number = element("input", { type: "number", min: 1, "aria-label": "Ranks", class: "ml-run-number" });
   const choice = element("select", { "aria-label": "Backend" });
   const send = (action, more) => shell.send({ type: "measure.engines", action, ...more });
   const chosen = () => model.get("_engines").choices[choice.selectedIndex];
-  const start = element("button", {
-    type: "button",
+  const start = button("Start ranks", {
     class: "ml-run-main",
-    text: "Start ranks",
     onclick: () => {
       const { n, most = n, backend, owner } = chosen();
       const ranks = Math.min(most, Math.max(1, Math.round(Number(number.value)) || n));
       send("start", owner === undefined ? { n: ranks, backend } : { owner });
     },
   });
-  const end = element("button", {
-    type: "button",
-    text: "Stop them",
+  const end = button("Stop them", {
     title: "Stop the ranks of the other workbench. A run is cancelled, and its rows are kept.",
     onclick: () => send("close", { owner: chosen().owner }),
   });
-  const restart = element("button", {
-    type: "button",
+  const restart = button("Restart", {
     class: "ml-run-main",
-    text: "Restart",
     title: "Replace these ranks with new ones.",
     onclick: () => send("restart"),
   });
-  const close = element("button", {
-    type: "button",
-    text: "Stop the ranks",
+  const close = button("Stop the ranks", {
     title: "Stop the processes. A run is cancelled, and its rows are kept.",
     onclick: () => send("close"),
   });
   const map = rankMap({ model });
   const alert = element("div", { class: "ml-run-alert", role: "alert" });
-  const choices = element("div", { class: "ml-run-starts" }, number, choice, start, end);
+  const choices = div("ml-run-starts", number, choice, start, end);
   const root = element(
     "section",
     { class: "ml-run-engines", "aria-label": "Ranks" },
-    element(
-      "div",
-      { class: "ml-run-head" },
-      element("div", { class: "ml-run-state" }, sign, line),
-      element("div", { class: "ml-run-controls" }, restart, close),
-    ),
+    div("ml-run-head", div("ml-run-state", sign, line), div("ml-run-controls", restart, close)),
     choices,
     alert,
     map.root,
@@ -106,9 +93,9 @@ function enginesPanel({ model, shell }) {
 // The ranks that measure, in a box per host, coloured by their groups along one axis of the mesh that is measured.
 function rankMap({ model }) {
   let axis = "";
-  const caption = element("div", { class: "ml-run-mapped" });
+  const caption = div("ml-run-mapped");
   const chips = element("div", { class: "ml-run-chips", role: "img" });
-  const root = element("div", { class: "ml-run-map" }, caption, chips);
+  const root = div("ml-run-map", caption, chips);
 
   function chip([rank, word, title], isNamed, groups) {
     const group = groups?.[rank];
@@ -134,12 +121,10 @@ function rankMap({ model }) {
       isMeasured
         ? [
             element("span", { text: mesh }),
-            element("span", { class: "ml-soft", text: "groups of" }),
+            muted("groups of"),
             ...axes.map((name) =>
-              element("button", {
-                type: "button",
+              button(name, {
                 class: "ml-run-axis",
-                text: name,
                 "aria-pressed": String(name === axis),
                 onclick: () => ((axis = name), update()),
               }),
@@ -156,10 +141,8 @@ function rankMap({ model }) {
       });
       const named = (host, list) => [element("span", { class: "ml-run-host-name ml-soft", text: host }), ...list];
       return [
-        ...[...boxes].map(([host, list]) =>
-          element("span", { class: "ml-run-host" }, boxes.size > 1 ? named(host, list) : list),
-        ),
-        ...(more ? [element("span", { class: "ml-soft", text: `and ${more.toLocaleString("en")} more` })] : []),
+        ...[...boxes].map(([host, list]) => span("ml-run-host", boxes.size > 1 ? named(host, list) : list)),
+        ...(more ? [muted(`and ${more.toLocaleString("en")} more`)] : []),
       ];
     });
     const counts = new Map();
@@ -185,8 +168,7 @@ function formPanel({ model, listen, shell }) {
       problem,
     );
   };
-  const input = (name, attributes) =>
-    element("input", { name, autocomplete: "off", spellcheck: "false", ...attributes });
+  const input = (name, attributes) => textField({ name, ...attributes });
   const mesh = input("mesh", {
     type: "text",
     title: "The mesh to measure, with one rank per engine. By default the mesh of the picture.",
@@ -203,20 +185,14 @@ function formPanel({ model, listen, shell }) {
   });
   const sizes = input("sizes", { type: "text", title: "Message sizes, such as 1K:64M or 1K, 1M" });
   const collectives = element("div", { class: "ml-run-toggles", role: "group", "aria-label": "Collectives" });
-  const meshes = element("div", { class: "ml-run-toggles" });
-  const estimate = element("span", { class: "ml-run-estimate ml-soft" });
-  const start = element("button", {
-    type: "button",
-    class: "ml-run-main",
-    text: "Measure",
-    onclick: () => shell.send({ type: "measure.start" }),
-  });
+  const meshes = div("ml-run-toggles");
+  const estimate = span("ml-run-estimate ml-soft");
+  const start = button("Measure", { class: "ml-run-main", onclick: () => shell.send({ type: "measure.start" }) });
   const root = element(
     "section",
     { class: "ml-run-form", "aria-label": "Next run" },
-    element(
-      "div",
-      { class: "ml-run-fields" },
+    div(
+      "ml-run-fields",
       field("collectives", "Collectives", collectives, "ml-run-wide"),
       field("axis", "Axis", axis),
       field("sizes", "Sizes", sizes),
@@ -227,7 +203,7 @@ function formPanel({ model, listen, shell }) {
       field("mesh", "Mesh", mesh, "ml-run-two"),
     ),
     meshes,
-    element("div", { class: "ml-run-head" }, estimate, start),
+    div("ml-run-head", estimate, start),
   );
 
   // Only what has changed, because the other fields may have edits on their way.
@@ -273,9 +249,7 @@ function formPanel({ model, listen, shell }) {
     };
     fill(collectives, [bench.collectives, form.collectives, isPairs], () =>
       (isPairs ? ["send", "send_recv"] : bench.collectives).map((name) =>
-        element("button", {
-          type: "button",
-          text: name,
+        button(name, {
           disabled: isPairs,
           "aria-pressed": String(isPairs || form.collectives.includes(name)),
           onclick: () => toggle(name),
@@ -286,13 +260,11 @@ function formPanel({ model, listen, shell }) {
     for (const [name, problem] of problems) {
       setText(problem, bench.problems[name] ?? "");
       if (fields.get(name).tagName !== "DIV") {
-        attribute(fields.get(name), "aria-invalid", String(name in bench.problems));
+        attribute(fields.get(name), "aria-invalid", name in bench.problems);
       }
     }
     fill(meshes, bench.meshes, () =>
-      bench.meshes.map((one) =>
-        element("button", { type: "button", text: `Use ${one}`, onclick: () => send({ mesh: one }) }),
-      ),
+      bench.meshes.map((one) => button(`Use ${one}`, { onclick: () => send({ mesh: one }) })),
     );
     show(meshes, bench.meshes.length > 0);
     setText(estimate, [bench.why, bench.estimate].filter(Boolean).join(" "));
@@ -308,13 +280,9 @@ export function measurePanel(parts) {
   const form = formPanel(parts);
   const runBox = element("div");
   const monitorBox = element("div");
-  const setup = element("div", { class: "ml-run-setup" }, engines.root, form.root);
-  const outcome = element("div", { class: "ml-run-outcome" }, runBox, monitorBox);
-  const root = element(
-    "div",
-    { class: "meshlab-run ml-run-measure" },
-    element("div", { class: "ml-run-two-columns" }, setup, outcome),
-  );
+  const setup = div("ml-run-setup", engines.root, form.root);
+  const outcome = div("ml-run-outcome", runBox, monitorBox);
+  const root = div("meshlab-run ml-run-measure", div("ml-run-two-columns", setup, outcome));
   parent.append(root);
   const isLive = typeof parts.model.send === "function"; // a saved page has no Python, so it only shows the run
   setup.hidden = monitorBox.hidden = !isLive;

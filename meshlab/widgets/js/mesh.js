@@ -1,7 +1,20 @@
 // The mesh panel: axes in order, steppers that keep the product, templates, and pasted layouts.
 
-import { button, element, fillSelect, focusIn, setText } from "./dom.js";
-import { problemBox, stepper } from "./fields.js";
+import {
+  attribute,
+  button,
+  consume,
+  div,
+  element,
+  fillSelect,
+  focusIn,
+  keepNodes,
+  muted,
+  setText,
+  span,
+  textField,
+} from "./dom.js";
+import { markClass, problemBox, stepper } from "./fields.js";
 import { clamp } from "./layout.js";
 
 export function meshPanel({ root, listen, shell }) {
@@ -43,24 +56,15 @@ export function meshPanel({ root, listen, shell }) {
   const section = element(
     "section",
     { class: "ml-mesh", "aria-label": "Mesh" },
-    element("h2", {}, "Mesh ", element("span", { class: "ml-soft", text: "· slowest axis first" })),
+    element("h2", {}, "Mesh ", muted("· slowest axis first")),
     list,
     ...(shell.isLive ? [toolbar] : []),
     element("p", { class: "ml-note ml-sum" }, sum, " ", ...(shell.isLive ? [fill] : [])),
-    ...(shell.isLive
-      ? [
-          problem.root,
-          element("div", { class: "ml-row ml-two" }, add, template),
-          element("div", { class: "ml-row ml-paste-row" }, text, use),
-        ]
-      : []),
+    ...(shell.isLive ? [problem.root, div("ml-row ml-two", add, template), div("ml-row ml-paste-row", text, use)] : []),
     element("h2", { text: "Message" }),
-    element(
-      "div",
-      { class: "ml-fields" },
-      shell.isLive
-        ? element("label", { for: shell.id("message"), text: "Size per rank" })
-        : element("span", { class: "ml-soft", text: "Size per rank" }),
+    div(
+      "ml-fields",
+      shell.isLive ? element("label", { for: shell.id("message"), text: "Size per rank" }) : muted("Size per rank"),
       message.root,
     ),
     messageProblem.root,
@@ -116,10 +120,12 @@ export function meshPanel({ root, listen, shell }) {
   // Puts the rows in order. The focus stays with its axis.
   function arrange() {
     const held = focusIn(list);
-    rows.forEach((row, k) => {
-      const { root: node } = made.get(row.name);
-      if (list.children[k] !== node) list.insertBefore(node, list.children[k] ?? null);
-    });
+    keepNodes(
+      list,
+      made,
+      rows.map((row) => row.name),
+      makeRow,
+    );
     if (held && list.contains(held) && focusIn(list) !== held) held.focus();
   }
 
@@ -127,15 +133,8 @@ export function meshPanel({ root, listen, shell }) {
     let name = first;
     const grip = button("⠿", { class: "ml-grip", title: "Drag to change the order, or press Alt with an arrow key." });
     const select = button(name, { class: "ml-name" });
-    const rename = element("input", {
-      class: "ml-rename",
-      type: "text",
-      hidden: true,
-      "aria-label": "Name of the axis",
-      spellcheck: "false",
-      autocomplete: "off",
-    });
-    const mark = element("span", { class: "ml-axis-mark" });
+    const rename = textField({ class: "ml-rename", hidden: true, "aria-label": "Name of the axis" });
+    const mark = span("ml-axis-mark");
     const rest = element("span", {
       class: "ml-rest ml-soft",
       text: "auto",
@@ -159,7 +158,7 @@ export function meshPanel({ root, listen, shell }) {
       "div",
       { class: "ml-axis-row", role: "listitem" },
       ...(shell.isLive ? [grip] : [element("span")]),
-      element("span", { class: "ml-name-cell" }, select, ...(shell.isLive ? [rename] : []), rest),
+      span("ml-name-cell", select, ...(shell.isLive ? [rename] : []), rest),
       field.root,
       mark,
       box.root,
@@ -210,8 +209,7 @@ export function meshPanel({ root, listen, shell }) {
       } else {
         return;
       }
-      event.preventDefault();
-      event.stopPropagation();
+      consume(event);
     });
     listen(grip, "pointerdown", (event) => {
       if (event.button !== 0 || rows.length < 2) return;
@@ -253,9 +251,9 @@ export function meshPanel({ root, listen, shell }) {
       update(row, { axis, count: n }) {
         name = row.name;
         setText(select, name);
-        select.setAttribute("aria-current", String(name === axis));
+        attribute(select, "aria-current", name === axis);
         node.classList.toggle("ml-on", name === axis);
-        grip.setAttribute("aria-label", `Move ${name}`);
+        attribute(grip, "aria-label", `Move ${name}`);
         const mine = shell.fault(`size:${name}`);
         field.rename(`Size of ${name}`);
         field.update({
@@ -268,8 +266,8 @@ export function meshPanel({ root, listen, shell }) {
         rest.hidden = !row.is_rest || n < 2 || !shell.isLive;
         setText(mark, row.mark);
         mark.title = row.meaning;
-        mark.setAttribute("aria-label", row.meaning);
-        mark.className = `ml-axis-mark ml-${{ "✕": "bad", "■": "bad", "▲": "bad", "●": "good", "◆": "own" }[row.mark] ?? "plain"}`;
+        attribute(mark, "aria-label", row.meaning);
+        mark.className = markClass(row.mark);
       },
     };
   }
@@ -280,31 +278,24 @@ export function meshPanel({ root, listen, shell }) {
       const panel = shell.panel();
       const { mesh } = panel;
       rows = mesh.rows;
-      for (const row of rows) if (!made.has(row.name)) made.set(row.name, makeRow(row.name));
-      for (const [name, row] of made) {
-        if (!rows.some((one) => one.name === name)) {
-          row.root.remove();
-          made.delete(name);
-        }
-      }
       arrange();
       for (const row of rows) made.get(row.name).update(row, { axis: shell.axis(), count: rows.length });
       const own = rows.find((row) => row.name === shell.axis());
       toolbar.hidden = !own;
       if (own) {
-        toolbar.setAttribute("aria-label", `Axis ${own.name}`);
-        renaming.setAttribute("aria-label", `Rename ${own.name}`);
-        remove.setAttribute("aria-label", `Remove ${own.name}`);
-        takes.setAttribute("aria-label", `Auto size: ${own.name}`);
-        takes.setAttribute("aria-pressed", String(own.is_rest));
+        attribute(toolbar, "aria-label", `Axis ${own.name}`);
+        attribute(renaming, "aria-label", `Rename ${own.name}`);
+        attribute(remove, "aria-label", `Remove ${own.name}`);
+        attribute(takes, "aria-label", `Auto size: ${own.name}`);
+        attribute(takes, "aria-pressed", own.is_rest);
         takes.hidden = rows.length < 2;
-        remove.setAttribute("aria-disabled", String(rows.length < 2));
+        attribute(remove, "aria-disabled", rows.length < 2);
       }
       setText(sum, mesh.sum);
       fill.hidden = !mesh.idle;
       const fault = shell.fault("paste");
       problem.update(fault);
-      text.setAttribute("aria-invalid", String(Boolean(fault?.value)));
+      attribute(text, "aria-invalid", Boolean(fault?.value));
       if (shell.isDone("paste") && text.value === pasted) {
         text.value = "";
         text.rows = 1;

@@ -1,16 +1,24 @@
 // The load of every GPU, or of the processors of hosts without GPUs.
 
-import { attribute, element, fill, setText, show, svg } from "./dom.js";
+import { clamp } from "./layout.js";
+import { attribute, div, element, fill, headOf, keepNodes, muted, setText, show, span, svg } from "./dom.js";
 
 const ALIVE_MS = 20_000; // Python stops the readings if it does not hear from any page for a minute
 const POINTS = 120;
+
+function fillFacts(node, one) {
+  fill(node, [one.facts, one.throttle], () => [
+    ...one.facts.map(([name, value]) => span("ml-run-fact", muted(`${name} `), value)),
+    ...(one.throttle ? [element("b", { class: "ml-run-throttle", text: `▲ throttled: ${one.throttle}` })] : []),
+  ]);
+}
 
 export function monitorPanel({ model, root: parent, shell }) {
   let isOpen = Boolean(model.get("_monitor").rows);
   let timer = 0;
   const toggle = element("button", { type: "button", class: "ml-run-fold", onclick: () => setOpen(!isOpen) });
-  const body = element("div", { class: "ml-run-monitor" });
-  const waiting = element("div", { class: "ml-soft", text: "Waiting for the first reading …" });
+  const body = div("ml-run-monitor");
+  const waiting = div("ml-soft", "Waiting for the first reading …");
   const root = element("section", { class: "ml-run-monitor-box", "aria-label": "Monitor" }, toggle, waiting, body);
   parent.append(root);
   const rows = new Map();
@@ -55,7 +63,7 @@ export function monitorPanel({ model, root: parent, shell }) {
       ),
       facts,
     );
-    return { row, name, line, area, use, memory, bar, facts };
+    return { root: row, name, line, area, use, memory, bar, facts };
   }
   function paintRow(parts, one) {
     setText(parts.name, one.name);
@@ -63,31 +71,16 @@ export function monitorPanel({ model, root: parent, shell }) {
     setText(parts.memory, one.memory);
     parts.bar.style.width = `${Math.min(100, 100 * one.memory_share)}%`;
     const first = POINTS - one.history.length;
-    const points = one.history.map(
-      (share, k) => `${first + k},${(23 - 22 * Math.max(0, Math.min(1, share))).toFixed(1)}`,
-    );
+    const points = one.history.map((share, k) => `${first + k},${(23 - 22 * clamp(share, 0, 1)).toFixed(1)}`);
     attribute(parts.line, "d", points.length > 1 ? `M${points.join("L")}` : "");
     attribute(parts.area, "d", points.length > 1 ? `M${first},24L${points.join("L")}V24Z` : "");
-    fill(parts.facts, [one.facts, one.throttle], () => [
-      ...one.facts.map(([name, value]) =>
-        element("span", { class: "ml-run-fact" }, element("span", { class: "ml-soft", text: `${name} ` }), value),
-      ),
-      ...(one.throttle ? [element("b", { class: "ml-run-throttle", text: `▲ throttled: ${one.throttle}` })] : []),
-    ]);
+    fillFacts(parts.facts, one);
   }
 
-  const head = element(
-    "thead",
-    {},
-    element(
-      "tr",
-      {},
-      ["Device", "Use, last 2 minutes", "", "Memory", ""].map((name) => element("th", { scope: "col", text: name })),
-    ),
-  );
+  const head = headOf(["Device", "Use, last 2 minutes", "", "Memory", ""]);
   const list = element("tbody");
   const grid = element("table", {}, head, list);
-  body.append(element("div", { class: "ml-run-scroll" }, grid));
+  body.append(div("ml-run-scroll", grid));
 
   function update() {
     const { rows: found, is_paused: isPaused } = model.get("_monitor");
@@ -96,22 +89,17 @@ export function monitorPanel({ model, root: parent, shell }) {
       isPaused ? "The run records its hosts itself: see below its curve." : "Waiting for the first reading …",
     );
     setText(toggle, `${isOpen ? "▾" : "▸"} Monitor`);
-    attribute(toggle, "aria-expanded", String(isOpen));
+    attribute(toggle, "aria-expanded", isOpen);
     show(body, isOpen && Boolean(found?.length));
     show(waiting, isOpen && !found?.length);
     if (!isOpen || !found) return;
-    for (const [key, parts] of rows) {
-      if (found.some((one) => one.key === key)) continue;
-      parts.row.remove();
-      rows.delete(key);
-    }
-    for (const one of found) {
-      if (!rows.has(one.key)) {
-        rows.set(one.key, makeRow());
-        list.append(rows.get(one.key).row);
-      }
-      paintRow(rows.get(one.key), one);
-    }
+    keepNodes(
+      list,
+      rows,
+      found.map((one) => one.key),
+      makeRow,
+    );
+    for (const one of found) paintRow(rows.get(one.key), one);
   }
   beat();
   update();
@@ -125,13 +113,18 @@ monitorPanel.traits = ["_monitor"];
  */
 export function recordPanel({ model, listen }) {
   const marks = element("div", { class: "ml-load-marks", "aria-hidden": "true" });
-  const rows = element("div", { class: "ml-load-rows" });
+  const rows = div("ml-load-rows");
   const axis = element("div", { class: "ml-load-axis ml-soft", "aria-hidden": "true" });
-  const reading = element("div", { class: "ml-load-reading ml-soft" });
+  const reading = div("ml-load-reading ml-soft");
+  const legend = div(
+    "ml-load-legend ml-soft",
+    element("span", { text: "use" }),
+    element("span", { class: "ml-load-of-traffic", text: "traffic of the NVLinks" }),
+  );
   const root = element(
     "section",
     { class: "ml-load", "aria-label": "Hosts during the run" },
-    element("div", { class: "ml-load-head" }, element("b", { text: "Hosts during the run" }), reading),
+    div("ml-load-head", element("b", { text: "Hosts during the run" }), legend, reading),
     marks,
     rows,
     axis,
@@ -140,7 +133,7 @@ export function recordPanel({ model, listen }) {
 
   function makeRow() {
     const name = element("b");
-    const facts = element("div", { class: "ml-load-facts" });
+    const facts = div("ml-load-facts");
     const area = svg("path", { class: "ml-run-area" });
     const line = svg("path", { class: "ml-run-trace" });
     const traffic = svg("path", { class: "ml-load-traffic" });
@@ -154,21 +147,15 @@ export function recordPanel({ model, listen }) {
       line,
     );
     const cells = element("canvas", { "aria-hidden": "true" });
-    const node = element(
-      "div",
-      { class: "ml-load-row" },
-      name,
-      element("div", { class: "ml-load-strip" }, strip, cells),
-      facts,
-    );
-    return { node, name, facts, area, line, traffic, hot, cells };
+    const node = div("ml-load-row", name, div("ml-load-strip", strip, cells), facts);
+    return { root: node, name, facts, area, line, traffic, hot, cells };
   }
 
   // Every core is a line of cells, because a host may have a hundred.
   function paintCells(canvas, { cells, times }, end) {
     show(canvas, Boolean(cells) && cells.length > 1);
     if (!cells || cells.length < 2) return;
-    const high = Math.max(2, Math.min(6, Math.floor(96 / cells.length)));
+    const high = clamp(Math.floor(96 / cells.length), 2, 6);
     [canvas.width, canvas.height] = [1000, high * cells.length];
     canvas.style.height = `${canvas.height}px`;
     const pen = canvas.getContext("2d");
@@ -186,17 +173,12 @@ export function recordPanel({ model, listen }) {
 
   function paintRow(parts, one, end) {
     setText(parts.name, one.name);
-    fill(parts.facts, [one.facts, one.throttle], () => [
-      ...one.facts.map(([name, value]) =>
-        element("span", { class: "ml-run-fact" }, element("span", { class: "ml-soft", text: `${name} ` }), value),
-      ),
-      ...(one.throttle ? [element("b", { class: "ml-run-throttle", text: `▲ throttled: ${one.throttle}` })] : []),
-    ]);
+    fillFacts(parts.facts, one);
     const x = (seconds) => (1000 * seconds) / end;
     const path = (values, top) => {
       // A value is that of the time since the reading before, so it is drawn as a step.
       const steps = values.map((value, k) => {
-        const y = (23 - 22 * Math.max(0, Math.min(1, value / top))).toFixed(1);
+        const y = (23 - 22 * clamp(value / top, 0, 1)).toFixed(1);
         return `${k ? "L" : "M"}${x(k ? one.times[k - 1] : 0).toFixed(1)},${y}H${x(one.times[k]).toFixed(1)}`;
       });
       return steps.join("");
@@ -219,7 +201,7 @@ export function recordPanel({ model, listen }) {
     const { rows: known, end_s: end, marks: changes } = model.get("_load");
     if (!strip || !known) return;
     const box = strip.getBoundingClientRect();
-    const time = Math.max(0, Math.min(1, (event.clientX - box.left) / box.width)) * end;
+    const time = clamp((event.clientX - box.left) / box.width, 0, 1) * end;
     const one = known[[...rows.children].indexOf(strip.parentElement)];
     const k = one.times.findIndex((at) => at >= time);
     const step = changes.filter(([at]) => at <= time).at(-1)?.[1];
@@ -237,18 +219,17 @@ export function recordPanel({ model, listen }) {
   function update() {
     const { rows: known = [], end_s: end = 1, marks: changes = [] } = model.get("_load") ?? {};
     show(root, known.length > 0);
-    for (const [key, { node }] of made) {
-      if (known.some((one) => one.key === key)) continue;
-      node.remove();
-      made.delete(key);
-    }
-    for (const one of known) {
-      if (!made.has(one.key)) {
-        made.set(one.key, makeRow());
-        rows.append(made.get(one.key).node);
-      }
-      paintRow(made.get(one.key), one, end);
-    }
+    show(
+      legend,
+      known.some((one) => one.traffic),
+    );
+    keepNodes(
+      rows,
+      made,
+      known.map((one) => one.key),
+      makeRow,
+    );
+    for (const one of known) paintRow(made.get(one.key), one, end);
     const share = (k) => ((changes[k + 1]?.[0] ?? end) - changes[k][0]) / end;
     fill(marks, [changes, end], () =>
       changes.map(([at, label], k) =>

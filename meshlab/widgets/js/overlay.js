@@ -1,5 +1,6 @@
 // Draws what changes with the pointer: the route of one group over a veil, the lasso, and the minimap.
 
+import { entry } from "./data.js";
 import { GROUPS, inkOn } from "./colors.js";
 import { clamp, route } from "./layout.js";
 import {
@@ -50,7 +51,7 @@ const conflictKind = (p) =>
 function blankBars({ pen, drawn, colors }, found) {
   const starts = found.stretches.filter(({ kind }) => kind === "nvlink").map(({ points }) => points[0]);
   for (let k = 0; k < drawn.barHost.length; k++) {
-    const [x, y, w, tall] = drawn.bar.subarray(k * 4, k * 4 + 4);
+    const [x, y, w, tall] = entry(drawn.bar, k);
     if (starts.some(([a, b]) => a >= x && a <= x + w && b >= y && b <= y + tall)) {
       roundBox(pen, x, y, w, tall, colors.faint("nvlink", 1 - (1 - 0.25) * (1 - VEIL)), null, 3);
     }
@@ -86,7 +87,7 @@ function paintLitNodes(p, found) {
       paintLeaf(p, k, isHot("leaf", k) ? colors.conflict : colors.accent, isHot("leaf", k), true);
     } else {
       pen.setLineDash([4, 3]);
-      roundBox(pen, ...drawn.leaf.subarray(k * 4, k * 4 + 4), null, colors.accent, 3, 2);
+      roundBox(pen, ...entry(drawn.leaf, k), null, colors.accent, 3, 2);
       pen.setLineDash([]);
     }
   }
@@ -121,15 +122,14 @@ function paintMembers(p, g, devices, active, found) {
     return [x - dx / 2, y - dy / 2, w + dx, h + dy];
   };
   const radius = detail ? 3 : 0;
-  const seen = devices.filter((d) => isSeen(p, ...drawn.device.subarray(d * 4, d * 4 + 4)));
+  const seen = devices.filter((d) => isSeen(p, ...entry(drawn.device, d)));
   for (const d of seen) {
     roundBox(pen, ...grown(d), fill, detail ? colors.bg : null, radius);
     nameDevice(p, d, grown(d), inkOn(fill));
   }
   if (active < 0) return;
   const [x, y, w, h] = grown(active);
-  roundBox(pen, x - 3.5, y - 3.5, w + 7, h + 7, null, colors.bg, radius, 2); // outside, so that the colour stays visible
-  roundBox(pen, x - 1.5, y - 1.5, w + 3, h + 3, null, colors.ink, radius, 2.5);
+  paintOutline(p, [x, y, w, h], radius, radius); // outside, so that the colour stays visible
   // Far away there are no NICs to mark, so the shared NIC is marked next to the device.
   const shared = found.nics.map((n) => loads?.by.nic?.groups[n] ?? 0).reduce((a, b) => Math.max(a, b), 0);
   if (detail >= 2 || conflictKind(p) !== "nic" || shared < 2 || scene.is_rack) return;
@@ -138,6 +138,11 @@ function paintMembers(p, g, devices, active, found) {
   const left = x + w + 6 + wide + p.x > p.width ? x - wide - 6 : x + w + 6;
   roundBox(pen, left, y + h / 2 - 9, wide, 18, colors.bg, colors.conflict, 3);
   write(p, [text], left + 5, y + h / 2, colors.conflict, { bold: true });
+}
+
+function paintOutline({ pen, colors }, [x, y, w, h], outer, inner) {
+  roundBox(pen, x - 3.5, y - 3.5, w + 7, h + 7, null, colors.bg, outer, 2);
+  roundBox(pen, x - 1.5, y - 1.5, w + 3, h + 3, null, colors.ink, inner, 2.5);
 }
 
 // Outlines of picked parts.
@@ -158,10 +163,7 @@ export function paintOutlines(p, hits) {
         polyline(pen, line, color, width);
       }
     }
-    for (const [x, y, w, h] of boxes) {
-      roundBox(pen, x - 3.5, y - 3.5, w + 7, h + 7, null, colors.bg, 4, 2);
-      roundBox(pen, x - 1.5, y - 1.5, w + 3, h + 3, null, colors.ink, 3, 2.5);
-    }
+    for (const box of boxes) paintOutline(p, box, 4, 3);
   }
   pen.restore();
 }
@@ -229,8 +231,8 @@ export function paintMinimap(p, active) {
     if (box) dot(box, colors.conflict, 4);
   }
   if (active >= 0 && active < p.scene.devices) {
-    dot(drawn.device.subarray(active * 4, active * 4 + 4), colors.bg, 7);
-    dot(drawn.device.subarray(active * 4, active * 4 + 4), colors.ink, 5);
+    dot(entry(drawn.device, active), colors.bg, 7);
+    dot(entry(drawn.device, active), colors.ink, 5);
   }
   const x = clamp(-p.x * map.scaleX, 0, map.width);
   const y = clamp(-p.y * map.scaleY, 0, map.height);

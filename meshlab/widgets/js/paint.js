@@ -2,7 +2,7 @@
 // view, loads, colours, the shift of the layout in the window, and the size of the window.
 
 import { GROUPS, VIRIDIS, heatOf, inkOn, mixed, rgbOf } from "./colors.js";
-import { hostsOfUnit, nameOfDevice, railShares, unitLoad } from "./data.js";
+import { entry, hostsOfUnit, nameOfDevice, railShares, unitLoad } from "./data.js";
 import { clamp } from "./layout.js";
 import { failedBox } from "./pick.js";
 import { count, rangeOf, rateText, sizeText, threeDigits } from "./text.js";
@@ -126,7 +126,7 @@ export function paintBase(p) {
   paintCore(p);
   paintPods(p);
   const units = [];
-  for (let u = 0; u < scene.pod_of.length; u++) if (isSeen(p, ...drawn.unit.subarray(u * 4, u * 4 + 4))) units.push(u);
+  for (let u = 0; u < scene.pod_of.length; u++) if (isSeen(p, ...entry(drawn.unit, u))) units.push(u);
   const boxes = units.flatMap((u) => seenBoxes(p, u));
   paintUnits(p, units);
   paintRails(p, units);
@@ -191,7 +191,7 @@ function seenBoxes(p, u) {
   const found = [];
   const { boxes } = p.scene.of;
   for (let b = boxes[u]; b < boxes[u + 1]; b++) {
-    if (isSeen(p, ...p.drawn.box.subarray(b * 4, b * 4 + 4), 30)) found.push(b);
+    if (isSeen(p, ...entry(p.drawn.box, b), 30)) found.push(b);
   }
   return found;
 }
@@ -227,7 +227,7 @@ function paintCore(p) {
 
 export function paintFunnel(p, pod, fill, edge, isHatched) {
   const { pen } = p;
-  const funnel = p.drawn.funnel.subarray(pod * 5, pod * 5 + 5);
+  const funnel = entry(p.drawn.funnel, pod, 5);
   pen.beginPath();
   funnelOutline(pen, funnel);
   pen.fillStyle = fill;
@@ -239,18 +239,18 @@ export function paintFunnel(p, pod, fill, edge, isHatched) {
   if (isHatched) hatch(pen, () => funnelOutline(pen, funnel), [x - base / 2, top, base, bottom - top], hatchInk(p));
 }
 
+// The number of groups on a link, with a mark if it limits them.
+function writeGroups(p, label, text, limits) {
+  const texts = limits ? [`${p.loads.mark} ${text}`, text] : [text];
+  writeLabel(p, label, texts, limits ? p.colors.conflict : p.colors.ink2, limits);
+}
+
 export function paintExit(p, label) {
   const share = shareOf(p, "pod", label.index);
   if (!share || !p.shows.counts) return;
   const limits = share >= 0.999 && isLimit(p, "pod");
   const text = `×${count(p.loads.by.pod.groups[label.index])}`;
-  writeLabel(
-    p,
-    label,
-    limits ? [`${p.loads.mark} ${text}`, text] : [text],
-    limits ? p.colors.conflict : p.colors.ink2,
-    limits,
-  );
+  writeGroups(p, label, text, limits);
 }
 
 function paintPods(p) {
@@ -266,7 +266,7 @@ function paintPods(p) {
   const most = drawn.detail ? 4 : 2.5;
   for (let u = 0; u < drawn.uplink.length / 6; u++) {
     const share = p.shows.loads ? unitLoad(scene, p.loads, u).share : 0;
-    polyline(pen, drawn.uplink.subarray(u * 6, u * 6 + 6), linkColor(p, upName(p), share), linkWidth(share, most));
+    polyline(pen, entry(drawn.uplink, u, 6), linkColor(p, upName(p), share), linkWidth(share, most));
   }
 }
 
@@ -277,10 +277,10 @@ function paintUnits(p, units) {
   for (const u of units) {
     // Outlines of very many units would hide them.
     if (scene.network !== "none" && unit[2] >= 30) {
-      roundBox(pen, ...unit.subarray(u * 4, u * 4 + 4), null, drawn.detail ? colors.line2 : colors.line, 4);
+      roundBox(pen, ...entry(unit, u), null, drawn.detail ? colors.line2 : colors.line, 4);
     }
     if (scene.network === "unknown") {
-      const [x, y, w, h] = leaf.subarray(u * 4, u * 4 + 4);
+      const [x, y, w, h] = entry(leaf, u);
       pen.setLineDash([4, 3]);
       roundBox(pen, x, y, w, h, null, colors.line2, 3);
       pen.setLineDash([]);
@@ -302,7 +302,7 @@ function paintUnits(p, units) {
 
 export function paintLeaf(p, k, color, isHatched, isLit = false) {
   const { pen, drawn, scene } = p;
-  const [x, y, w, h] = drawn.leaf.subarray(k * 4, k * 4 + 4);
+  const [x, y, w, h] = entry(drawn.leaf, k);
   roundBox(pen, x, y, w, h, color, w > 4 && !isLit ? p.colors.line2 : null, 2);
   if (isHatched) hatch(pen, () => pen.rect(x, y, w, h), [x, y, w, h], hatchInk(p));
   if (h < 12 || w < 18) return;
@@ -318,7 +318,7 @@ function paintRails(p, units) {
   for (const u of units) {
     for (let line = u * rows * rails; line < (u + 1) * rows * rails; line++) {
       const share = p.rails[u * rails + (line % rails)];
-      polyline(pen, drawn.rail.subarray(line * 6, line * 6 + 6), linkColor(p, "nic", share), linkWidth(share, 3));
+      polyline(pen, entry(drawn.rail, line, 6), linkColor(p, "nic", share), linkWidth(share, 3));
     }
   }
 }
@@ -331,7 +331,7 @@ function paintBoxes(p, boxes) {
   const quiet = detail === 1 && !scene.is_rack;
   const radius = isFine ? 5 : 2;
   for (const b of boxes) {
-    const [x, y, w, h] = drawn.box.subarray(b * 4, b * 4 + 4);
+    const [x, y, w, h] = entry(drawn.box, b);
     const joined = scene.is_joined[b] && p.shows.nvlink;
     const edge = joined ? (quiet ? colors.faint("nvlink", 0.6) : colors.nvlink) : quiet ? colors.line : colors.line2;
     roundBox(pen, x - 2, y, w + 4, h + 3, isFine ? colors.panel : null, edge, radius, isFine && joined ? 1.5 : 1);
@@ -344,7 +344,7 @@ function paintRailsInside(p, b) {
   const { pen, scene, drawn } = p;
   const { rails } = scene;
   const u = scene.unit_of[b];
-  const [x, y, w, h] = drawn.box.subarray(b * 4, b * 4 + 4);
+  const [x, y, w, h] = entry(drawn.box, b);
   const first = (u * drawn.size.unitRows + drawn.boxRow[b]) * rails;
   for (let r = 0; r < rails; r++) {
     const level = drawn.rail[(first + r) * 6 + 1];
@@ -368,7 +368,7 @@ function paintDrops(p, boxes) {
   const { pen, scene, drawn } = p;
   if (!drawn.drop.length) return;
   eachNic(scene, boxes, (n) => {
-    const points = drawn.drop.subarray(n * 6, n * 6 + 6);
+    const points = entry(drawn.drop, n, 6);
     if (Number.isNaN(points[0])) return;
     const share = shareOf(p, "nic", n);
     const color = linkColor(p, "nic", share);
@@ -399,7 +399,7 @@ function paintBars(p, boxes) {
   const rack = scene.is_rack;
   if (rack) {
     for (const b of boxes) {
-      const [x, y, w, h] = drawn.tray.subarray(b * 4, b * 4 + 4);
+      const [x, y, w, h] = entry(drawn.tray, b);
       for (let k = 0; k < 9; k++) {
         roundBox(pen, x, y + 2 + (k * (h - 4)) / 9, w, Math.max((h - 4) / 9 - 1, 0.6), colors.faint("nvlink", 0.45));
       }
@@ -416,7 +416,7 @@ function paintBars(p, boxes) {
     const b = scene.box_of[h];
     const set = drawn.barSet[k];
     if (!isShown.has(b)) continue;
-    const [x, y, w, tall] = drawn.bar.subarray(k * 4, k * 4 + 4);
+    const [x, y, w, tall] = entry(drawn.bar, k);
     const kind = scene.kindOf(h);
     let busy = false;
     for (let g = rack ? scene.of.hosts[b] : h; g < (rack ? scene.of.hosts[b + 1] : h + 1) && !busy; g++) {
@@ -471,7 +471,7 @@ function paintNics(p, boxes) {
     const color = share ? linkColor(p, "nic", share) : colors.cell;
     paintNic(p, n, color, share ? null : colors.line2, share >= 0.999 && groups > 1 && isLimit(p, "nic"), groups);
     if (drawn.detail < 3 || !share || scene.is_rack || kind.nic_space !== 1 || !p.shows.counts) return;
-    const [x, y, w] = drawn.nic.subarray(n * 4, n * 4 + 3);
+    const [x, y, w] = entry(drawn.nic, n);
     const text = sizeText(loads.by.nic.bytes[n]);
     if (widthOf(p, text, false) <= w + 8) write(p, [text], x + w, y - 8, colors.ink2, { align: "right" });
   });
@@ -479,7 +479,7 @@ function paintNics(p, boxes) {
 
 export function paintNic(p, n, color, edge, isHatched, groups, bold = false) {
   const { pen, drawn, scene } = p;
-  const [x, y, w, h] = drawn.nic.subarray(n * 4, n * 4 + 4);
+  const [x, y, w, h] = entry(drawn.nic, n);
   roundBox(pen, x, y, w, h, color, edge, 2);
   if (isHatched) hatch(pen, () => pen.rect(x, y, w, h), [x, y, w, h], p.colors.faint("conflict", 0.45));
   if (scene.is_rack || h < 13 || w < 18) return;
@@ -499,7 +499,7 @@ export function paintNic(p, n, color, edge, isHatched, groups, bold = false) {
 /** @returns {Box} */
 export function cellBox(p, d) {
   const { drawn, scene } = p;
-  const [x, y, w, h] = drawn.device.subarray(d * 4, d * 4 + 4);
+  const [x, y, w, h] = entry(drawn.device, d);
   if (drawn.detail >= 2) {
     const pad = Math.min(4, drawn.cellHeight * 0.1);
     return scene.is_rack ? [x + 2, y + pad, w - 4, h - 2 * pad] : [x, y + pad, w, h - 2 * pad];
@@ -750,13 +750,7 @@ export function paintUp(p, label) {
   if (!up.share || !p.shows.loads || !p.shows.counts) return;
   const limits = up.share >= 0.999 && isLimit(p, upName(p));
   const text = `↑ ×${count(up.groups)}`;
-  writeLabel(
-    p,
-    label,
-    limits ? [`${p.loads.mark} ${text}`, text] : [text],
-    limits ? p.colors.conflict : p.colors.ink2,
-    limits,
-  );
+  writeGroups(p, label, text, limits);
 }
 
 function unitTexts(scene, k) {

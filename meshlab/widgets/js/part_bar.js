@@ -1,6 +1,6 @@
 // The bar below the picture for the parts that are picked: fail, remove or restore them, or set their rate.
 
-import { button, element, fillSelect, setText } from "./dom.js";
+import { button, div, element, fillSelect, setText, span, textField } from "./dom.js";
 import { problemBox } from "./fields.js";
 import { partsAt } from "./parts.js";
 import { count } from "./text.js";
@@ -17,17 +17,14 @@ export function partBar({ after, listen, shell }) {
   const fail = button("Fail", { title: "Mark as failed. Failed parts are listed, and can be restored." });
   const remove = button("Remove", { title: "Remove from the machine." });
   const restore = button("Restore", { title: "Mark as working again." });
-  const value = element("input", {
-    type: "text",
+  const value = textField({
     size: "8",
     placeholder: "50 %",
     "aria-label": "Rate",
     title: "A share such as 50 %, or a rate such as 200 Gb/s.",
-    autocomplete: "off",
-    spellcheck: "false",
   });
   const set = button("Set rate", { title: "Give it a lower rate." });
-  const rate = element("span", { class: "ml-part-rate" }, value, set);
+  const rate = span("ml-part-rate", value, set);
   const zoom = button("Zoom to it", { title: "Also by a double click. Fit shows all again." });
   const close = button("✕", { class: "ml-quiet", "aria-label": "Close" });
   const bar = element(
@@ -42,10 +39,10 @@ export function partBar({ after, listen, shell }) {
     zoom,
     close,
   );
-  const hint = element("div", { class: "ml-soft ml-part-hint" });
+  const hint = div("ml-soft ml-part-hint");
   hint.textContent = "Click any part to fail it or set its rate. Shift adds more, the keys N and P go along the links.";
   const problem = problemBox({ listen, edit: shell.edit });
-  after.after(element("div", { class: "ml-part-row" }, hint, bar, problem.root));
+  after.after(div("ml-part-row", hint, bar, problem.root));
   const stage = after;
   /** @type {Part[]} */
   let options = []; // of one hit

@@ -1,11 +1,13 @@
 // The parts of a machine that can be picked: what a hit on the picture may mean, by the names that Python gives them, and the
 // outline of each. Nothing here touches the document.
 
+import { entry, nicsOf } from "./data.js";
 import { boxName, podName } from "./paint.js";
 import { count, plural } from "./text.js";
 
 /** @typedef {{ key: string, text: string, names: string[], hit: any, canRemove: boolean, canRate: boolean }} Part */
 
+const BOTH = { canRemove: true, canRate: true };
 const joined = (name) => name.replace(" ", "");
 
 /**
@@ -33,8 +35,7 @@ export function partsAt(p, hit) {
     const peers = kind.set_of.filter((set) => set === kind.set_of[local]).length;
     if (kind.set_of[local] < 0 || (peers < 2 && !scene.is_rack)) return;
     const name = kind.names[local];
-    const both = { canRemove: true, canRate: true };
-    add("nvlink", d, `NVLink of ${name}`, [`${host}/${joined(name)}/NVLink`], both);
+    add("nvlink", d, `NVLink of ${name}`, [`${host}/${joined(name)}/NVLink`], BOTH);
   };
   const pairs = (d) => {
     const local = d - scene.first_device[h];
@@ -43,19 +44,18 @@ export function partsAt(p, hit) {
       const isJoined = kind.set_of[local] >= 0 && kind.set_of[other] === kind.set_of[local];
       if (other === local || rank < 0 || !p.selected[rank] || !isJoined) continue;
       const ends = [local, other].sort((a, b) => a - b).map((k) => kind.names[k]);
-      const both = { canRemove: true, canRate: true };
       add(
         "pair",
         `${h} ${ends}`,
         `NVLink between ${ends.join(" and ")}`,
         [`${host}/${ends.map(joined).join("-")}`],
-        both,
+        BOTH,
       );
     }
   };
   const nic = (n) => {
     const name = kind.nic_names[n - scene.first_nic[h]];
-    add("nic", n, `${name} of ${host}`, [`${host}/${name}`], { canRemove: true, canRate: true });
+    add("nic", n, `${name} of ${host}`, [`${host}/${name}`], BOTH);
   };
   const cable = (n) => {
     const j = n - scene.first_nic[h];
@@ -70,15 +70,14 @@ export function partsAt(p, hit) {
     device(hit.index);
     if (hit.kind === "device") nvlink(hit.index);
     pairs(hit.index);
-    const near = nicsOf(scene, h, hit.index);
+    const near = nicsOf(scene, hit.index);
     if (near.length === 1) [nic, cable].forEach((part) => part(near[0]));
   } else if (hit.kind === "nic" || hit.kind === "cable") {
     for (const part of hit.kind === "nic" ? [nic, cable] : [cable, nic]) part(hit.index);
   } else if (hit.kind === "bar") {
     const devices = devicesOfBar(p, hit.index);
     const names = devices.map((d) => `${host}/${joined(kind.names[d - scene.first_device[h]])}/NVLink`);
-    const both = { canRemove: true, canRate: true };
-    if (!scene.is_rack) add("bar", hit.index, `NVLink of ${plural(devices.length, "GPU")}`, names, both);
+    if (!scene.is_rack) add("bar", hit.index, `NVLink of ${plural(devices.length, "GPU")}`, names, BOTH);
   } else if (hit.kind === "leaf") {
     network.leaf(hit.index);
     network.uplink(hit.index);
@@ -127,14 +126,6 @@ function networkParts(scene, add) {
   };
 }
 
-export function nicsOf(scene, host, device) {
-  const local = device - scene.first_device[host];
-  return scene
-    .kindOf(host)
-    .near.filter(([own]) => own === local)
-    .map(([, j]) => scene.first_nic[host] + j);
-}
-
 export function devicesOfBar({ scene, drawn }, bar) {
   const h = drawn.barHost[bar];
   const { set_of: sets } = scene.kindOf(h);
@@ -147,26 +138,23 @@ export function devicesOfBar({ scene, drawn }, bar) {
 export function wayOut(p, device) {
   const { scene, drawn } = p;
   const h = scene.hostOf[device];
-  const box = scene.box_of[h];
-  const unit = scene.unit_of[box];
-  const pod = scene.pod_of[unit];
-  const inBox = { pod, unit, box };
   const kind = scene.kindOf(h);
-  /** @type {any[]} */
-  const found = [{ kind: "device", index: device, ...inBox, host: h }];
+  const found = [whole(p, "device", device)];
   const local = device - scene.first_device[h];
   const hasLinks =
     kind.set_of[local] >= 0 &&
     (scene.is_rack || kind.set_of.some((set, l) => l !== local && set === kind.set_of[local]));
-  if (drawn.detail >= 2 && hasLinks) found.push({ kind: "nvlink", index: device, ...inBox, host: h });
-  const [nic] = nicsOf(scene, h, device);
-  if (drawn.nic.length && nic !== undefined) found.push({ kind: "nic", index: nic, ...inBox, host: h });
+  const add = (name, index) => found.push(whole(p, name, index));
+  const { unit, pod } = found[0];
+  if (drawn.detail >= 2 && hasLinks) add("nvlink", device);
+  const [nic] = nicsOf(scene, device);
+  if (drawn.nic.length && nic !== undefined) add("nic", nic);
   const rail = nic === undefined ? -1 : kind.nic_rail[nic - scene.first_nic[h]];
-  if (drawn.drop.length && rail >= 0) found.push({ kind: "cable", index: nic, ...inBox, host: h });
-  if (scene.network === "known") found.push({ kind: "leaf", index: unit * scene.rails + Math.max(rail, 0), pod, unit });
-  if (drawn.uplink.length) found.push({ kind: "up", index: unit, pod, unit });
-  if (drawn.funnel.length) found.push({ kind: "exit", index: pod, pod });
-  found.push({ kind: "host", index: h, ...inBox, host: h });
+  if (drawn.drop.length && rail >= 0) add("cable", nic);
+  if (scene.network === "known") add("leaf", unit * scene.rails + Math.max(rail, 0));
+  if (drawn.uplink.length) add("up", unit);
+  if (drawn.funnel.length) add("exit", pod);
+  add("host", h);
   return found;
 }
 
@@ -182,19 +170,7 @@ export function nextPart(p, hit, key) {
     exit: drawn.funnel.length / 5,
     host: scene.box_of.length,
   }[hit.kind];
-  const isAcross = key === "ArrowLeft" || key === "ArrowRight";
-  const sign = key === "ArrowRight" || key === "ArrowDown" ? 1 : -1;
-  const [x, y] = centerOf(p, hit.kind, hit.index);
-  let best = -1;
-  let least = Infinity;
-  for (let k = 0; k < number; k++) {
-    const [dx, dy] = centerOf(p, hit.kind, k).map((value, axis) => value - [x, y][axis]);
-    const along = sign * (isAcross ? dx : dy);
-    const aside = Math.abs(isAcross ? dy : dx);
-    if (!(along > 0.5) || aside > along) continue;
-    const cost = along + 8 * aside;
-    if (cost < least) [best, least] = [k, cost];
-  }
+  const best = nearest(number, hit.index, key, (k) => centerOf(p, hit.kind, k));
   return best < 0 ? null : whole(p, hit.kind, best);
 }
 
@@ -209,11 +185,18 @@ export function deviceBelow({ scene }, hit) {
   return scene.first_device[h] + (near?.[0] ?? 0);
 }
 
-// A hit with the places around it.
+/**
+ * A hit with the places around it.
+ * @returns {any}
+ */
 function whole({ scene }, kind, index) {
-  const host = { nic: scene.hostOfNic[index], cable: scene.hostOfNic[index], nvlink: scene.hostOf[index], host: index }[
-    kind
-  ];
+  const host = {
+    nic: scene.hostOfNic[index],
+    cable: scene.hostOfNic[index],
+    device: scene.hostOf[index],
+    nvlink: scene.hostOf[index],
+    host: index,
+  }[kind];
   if (host !== undefined) {
     const box = scene.box_of[host];
     return { kind, index, host, box, unit: scene.unit_of[box], pod: scene.pod_of[scene.unit_of[box]] };
@@ -223,16 +206,40 @@ function whole({ scene }, kind, index) {
   return { kind, index, unit, pod: scene.pod_of[unit] };
 }
 
-const middle = ([x, y, w, h]) => [x + w / 2, y + h / 2];
+/**
+ * The nearest of some things in a direction, -1 at the edge. A step across costs less than one aside.
+ * @param {number} number
+ * @param {number} from
+ * @param {string} key
+ * @param {(k: number) => number[]} center
+ */
+export function nearest(number, from, key, center) {
+  const [x, y] = center(from);
+  const isAcross = key === "ArrowLeft" || key === "ArrowRight";
+  const sign = key === "ArrowRight" || key === "ArrowDown" ? 1 : -1;
+  let best = -1;
+  let least = Infinity;
+  for (let k = 0; k < number; k++) {
+    const [x1, y1] = center(k);
+    const along = sign * (isAcross ? x1 - x : y1 - y);
+    const aside = Math.abs(isAcross ? y1 - y : x1 - x);
+    if (!(along > 0.5) || aside > along) continue;
+    const cost = along + 8 * aside;
+    if (cost < least) [best, least] = [k, cost];
+  }
+  return best;
+}
+
+export const middle = ([x, y, w, h]) => [x + w / 2, y + h / 2];
 
 function centerOf(p, kind, index) {
   const { drawn, scene } = p;
-  if (kind === "nvlink") return middle(drawn.device.subarray(index * 4, index * 4 + 4));
+  if (kind === "nvlink") return middle(entry(drawn.device, index));
   if (kind === "cable") return Array.from(drawn.drop.subarray(index * 6, index * 6 + 2));
   if (kind === "up") return Array.from(drawn.uplink.subarray(index * 6 + 2, index * 6 + 4));
   if (kind === "exit") return [drawn.funnel[index * 5], drawn.funnel[index * 5 + 1]];
-  if (kind === "host" && scene.is_rack) return middle(drawn.host.subarray(index * 4, index * 4 + 4));
-  return middle(drawn[kind].subarray(index * 4, index * 4 + 4));
+  if (kind === "host" && scene.is_rack) return middle(entry(drawn.host, index));
+  return middle(entry(drawn[kind], index));
 }
 
 // -- outlines ------------------------------------------------------------------------------------------------------------
@@ -243,41 +250,41 @@ function centerOf(p, kind, index) {
  */
 export function outlineOf(p, { kind, index }) {
   const { drawn, scene } = p;
-  const boxIn = (array, k = index) => /** @type {Box} */ (Array.from(array.subarray(k * 4, k * 4 + 4)));
+  const box = (array) => /** @type {Box} */ (Array.from(entry(array, index)));
   const boxes = (...list) => ({ boxes: list, lines: [] });
   const lines = (...list) => ({ boxes: [], lines: list });
-  if (kind === "device") return boxes(boxIn(drawn.device));
+  if (kind === "device") return boxes(box(drawn.device));
   if (kind === "host") return boxes(hostBox(p, index));
-  if (kind === "box" || kind === "pod") return boxes(boxIn(drawn[kind]));
-  if (kind === "leaf") return boxes(boxIn(drawn.leaf));
-  if (kind === "bar") return boxes(boxIn(drawn.bar));
+  if (kind === "box" || kind === "pod") return boxes(box(drawn[kind]));
+  if (kind === "leaf") return boxes(box(drawn.leaf));
+  if (kind === "bar") return boxes(box(drawn.bar));
   if (kind === "nvlink") {
     const line = stubOf(p, index);
     return line ? lines(line) : boxes(hostBox(p, scene.hostOf[index]));
   }
-  if (kind === "nic") return boxes(drawn.nic.length ? boxIn(drawn.nic) : hostBox(p, scene.hostOfNic[index]));
+  if (kind === "nic") return boxes(drawn.nic.length ? box(drawn.nic) : hostBox(p, scene.hostOfNic[index]));
   if (kind === "cable") {
     const line = cableOf(p, index);
     return line ? lines(line) : boxes(hostBox(p, scene.hostOfNic[index]));
   }
-  if (kind === "up") return lines(Array.from(drawn.uplink.subarray(index * 6, index * 6 + 6)));
+  if (kind === "up") return lines(Array.from(entry(drawn.uplink, index, 6)));
   if (kind === "uplink") return lines(uplinkOf(p, index));
   if (kind === "exit") {
-    const [x, top, bottom, , base] = drawn.funnel.subarray(index * 5, index * 5 + 5);
+    const [x, top, bottom, , base] = entry(drawn.funnel, index, 5);
     return boxes([x - base / 2, top, base, bottom - top]);
   }
   return boxes();
 }
 
 function hostBox({ drawn, scene }, host) {
-  const [x, y, w, h] = drawn.host.subarray(host * 4, host * 4 + 4);
+  const [x, y, w, h] = entry(drawn.host, host);
   return /** @type {Box} */ (scene.is_rack ? [x, y, w, h] : [x - 2, y, w + 4, h + 3]);
 }
 
 // The line between the NVLink bar of a GPU and the GPU, null if it is not drawn.
 export function stubOf({ drawn, scene }, device) {
   if (drawn.detail < 2 || scene.is_rack) return null;
-  const [x, y, , h] = drawn.device.subarray(device * 4, device * 4 + 4);
+  const [x, y, , h] = entry(drawn.device, device);
   const left = drawn.host[scene.hostOf[device] * 4] + drawn.size.nvlink - 2;
   return [left, y + h / 2, x, y + h / 2];
 }
@@ -289,16 +296,16 @@ export function cableOf({ drawn, scene }, nic) {
   if (!drawn.drop.length || r < 0) return null;
   const b = scene.box_of[h];
   const line = (scene.unit_of[b] * drawn.size.unitRows + drawn.boxRow[b]) * scene.rails + r;
-  const [x, y, x1, , x2, end] = drawn.rail.subarray(line * 6, line * 6 + 6);
-  const drop = Array.from(drawn.drop.subarray(nic * 6, nic * 6 + 6));
+  const [x, y, x1, , x2, end] = entry(drawn.rail, line, 6);
+  const drop = Array.from(entry(drawn.drop, nic, 6));
   return [...drop, Math.max(drop[4], x), y, x1, y, x2, end];
 }
 
 // The line from a leaf switch to the spine.
 export function uplinkOf({ drawn, scene }, leaf) {
   const unit = Math.floor(leaf / Math.max(scene.rails, 1));
-  const [x, y, w, h] = drawn.leaf.subarray(leaf * 4, leaf * 4 + 4);
+  const [x, y, w, h] = entry(drawn.leaf, leaf);
   const riser = drawn.riser.length ? drawn.riser[unit * 4] : x + w;
-  const [x0, y0, x1, , x2, top] = drawn.uplink.subarray(unit * 6, unit * 6 + 6);
+  const [x0, y0, x1, , x2, top] = entry(drawn.uplink, unit, 6);
   return [Math.min(x + w, riser), y + h / 2, riser, y + h / 2, riser, y0, x0, y0, x1, y0, x2, top];
 }

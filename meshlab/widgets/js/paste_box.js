@@ -1,6 +1,6 @@
 // A field for a text, the button that explains it, and the explanation that Python returns as HTML.
 
-import { copyText, element, setText, show } from "./dom.js";
+import { button, copyText, div, element, muted, setText, show } from "./dom.js";
 
 const MOST_BYTES = 8 << 20; // a Jupyter server closes a connection that gets a message of more than 10 MiB
 const SLOW_MS = 300; // a longer wait is shown
@@ -17,22 +17,17 @@ export function pasteBoxPanel({ model, root, listen }) {
     placeholder: "[rank3]: torch.distributed.DistBackendError: NCCL error …",
   });
   const label = element("label", { for: id, text: "Log, matrix or report" });
-  const hint = element("span", {
-    class: "ml-soft",
-    id: `${id}-hint`,
-    text: "From NCCL, PyTorch, nccl-tests, nvidia-smi, ibstat, dmesg and others, or several in one text. Nothing is executed.",
-  });
-  const explain = element("button", {
-    type: "button",
+  const hint = muted(
+    "From NCCL, PyTorch, nccl-tests, nvidia-smi, ibstat, dmesg and others, or several in one text. Nothing is executed.",
+    { id: `${id}-hint` },
+  );
+  const explain = button("Explain", {
     class: "ml-run-main",
-    text: "Explain",
     title: "Explain the text (Ctrl+Enter).",
     onclick: () => send(field.value),
   });
-  const clear = element("button", { type: "button", text: "Clear", onclick: () => (send(""), field.focus()) });
-  const copy = element("button", {
-    type: "button",
-    text: "Copy as Markdown",
+  const clear = button("Clear", { onclick: () => (send(""), field.focus()) });
+  const copy = button("Copy as Markdown", {
     title: "Copy the explanation for an issue.",
     hidden: true,
     onclick: copied,
@@ -41,9 +36,9 @@ export function pasteBoxPanel({ model, root, listen }) {
   const problem = element("div", { class: "ml-run-alert", role: "alert" });
   const result = element("section", { class: "ml-paste-result", "aria-label": "Explanation" });
   root.append(
-    element("div", { class: "ml-paste-label" }, label, hint),
+    div("ml-paste-label", label, hint),
     field,
-    element("div", { class: "ml-paste-controls" }, explain, clear, copy, status),
+    div("ml-paste-controls", explain, clear, copy, status),
     problem,
     result,
   );

@@ -1,7 +1,7 @@
 // What is under the pointer, and its description.
 
-import { coordinates, deviceOfRank, groupName, hostsOfUnit, nameOfDevice, unitLoad } from "./data.js";
-import { cableOf, stubOf, uplinkOf } from "./parts.js";
+import { coordinates, deviceOfRank, entry, groupName, hostsOfUnit, nameOfDevice, nicsOf, unitLoad } from "./data.js";
+import { cableOf, middle, nearest, stubOf, uplinkOf } from "./parts.js";
 import { boxName, podName, taperText, unitName } from "./paint.js";
 import { count, plural, rateText, runsText, sizeText, threeDigits, timeText } from "./text.js";
 
@@ -31,7 +31,7 @@ export function hitAt(scene, drawn, x, y) {
 
 function boxAt(scene, drawn, x, y) {
   for (let pod = 0; pod < drawn.funnel.length / 5; pod++) {
-    const [center, top, bottom, , base] = drawn.funnel.subarray(pod * 5, pod * 5 + 5);
+    const [center, top, bottom, , base] = entry(drawn.funnel, pod, 5);
     if (Math.abs(x - center) < base / 2 + 4 && y > top - 4 && y < bottom) return { kind: "exit", index: pod, pod };
   }
   const pod = find(drawn.pod, 0, scene.pod_id.length, x, y);
@@ -133,7 +133,7 @@ function barsOf(drawn) {
 
 function uplinkAt(drawn, from, to, x, y) {
   for (let u = from; u < to && drawn.uplink.length; u++) {
-    const [, y0, x1, , , top] = drawn.uplink.subarray(u * 6, u * 6 + 6);
+    const [, y0, x1, , , top] = entry(drawn.uplink, u, 6);
     if (Math.abs(x - x1) < 4 && y > top && y < y0 + 4) return u;
   }
   return -1;
@@ -143,7 +143,7 @@ function uplinkAt(drawn, from, to, x, y) {
 export function boxOfHit(drawn, hit) {
   if (!hit) return [0, 0, drawn.width, drawn.height];
   const name = ["box", "unit", "pod"].find((one) => hit[one] !== undefined);
-  return drawn[name].subarray(hit[name] * 4, hit[name] * 4 + 4);
+  return entry(drawn[name], hit[name]);
 }
 
 // The place of a hit for lookAt. `depth` is the innermost level: pod, leaf or node.
@@ -175,7 +175,7 @@ export function placeOfText({ scene, view }, text) {
 
 // What a click on a device hits.
 export function hitOfDevice({ scene, drawn }, device) {
-  const [x, y, w, h] = drawn.device.subarray(device * 4, device * 4 + 4);
+  const [x, y, w, h] = entry(drawn.device, device);
   return hitAt(scene, drawn, x + w / 2, y + h / 2);
 }
 
@@ -188,13 +188,13 @@ function networkBox(p, { kind, level, index }) {
   if (index < 0 || !level) return null;
   if (level === "pod") {
     if (kind === "uplink" && drawn.funnel.length) {
-      const [x, top, bottom] = drawn.funnel.subarray(index * 5, index * 5 + 3);
+      const [x, top, bottom] = entry(drawn.funnel, index, 5);
       return around(x, (top + bottom) / 2);
     }
-    const [x, y, w, h] = (drawn.spine.length ? drawn.spine : drawn.pod).subarray(index * 4, index * 4 + 4);
+    const [x, y, w, h] = entry(drawn.spine.length ? drawn.spine : drawn.pod, index);
     return [x, y, w, h];
   }
-  if (kind === "switch") return Array.from(drawn[level].subarray(index * 4, index * 4 + 4));
+  if (kind === "switch") return Array.from(entry(drawn[level], index));
   if (!drawn.uplink.length) return null;
   if (level === "unit") return around(drawn.uplink[index * 6 + 2], drawn.uplink[index * 6 + 1]);
   const [x, y, x1] = uplinkOf(p, index);
@@ -212,7 +212,7 @@ export function failedBox(p, mark) {
 
 function boxInHost({ scene, drawn }, { kind, host, row, index }) {
   const { size, cellWidth: cw, cellHeight: ch, shape } = drawn;
-  const [x, y, w, h] = drawn.host.subarray(host * 4, host * 4 + 4);
+  const [x, y, w, h] = entry(drawn.host, host);
   if (kind === "node") return shape.is_rack ? [x, y, w, h] : [x, y + size.head, w, h - size.head];
   const first = drawn.device.length ? [drawn.device[0] - drawn.host[scene.hostOf[0] * 4], drawn.device[2]] : [0, cw];
   const own = scene.kindOf(scene.hostOf[0] ?? 0);
@@ -350,33 +350,13 @@ function describeDevice(p, hit) {
   if (value !== undefined) lines.push(`${p.color}: ${Number.isFinite(value) ? threeDigits(value) : "–"}`);
   if (p.loads && rank >= 0) {
     const kind = scene.kindOf(hit.host);
-    const near = kind.near.filter(([own]) => own === d - scene.first_device[hit.host]);
-    const nic = near.map(([, j]) => scene.first_nic[hit.host] + j).find((n) => p.loads.by.nic?.bytes[n] > 0);
+    const nic = nicsOf(scene, d).find((n) => p.loads.by.nic?.bytes[n] > 0);
     if (nic !== undefined) lines.push(`${kind.nic_names[nic - scene.first_nic[hit.host]]}: ${loadText(p, "nic", nic)}`);
     else if (p.loads.by.device?.bytes[d] > 0) lines.push(`NVLink: ${loadText(p, "device", d)}`);
   }
   return [rank >= 0 ? `rank ${count(rank)}` : `${name}, no rank`, lines.filter(Boolean).join("\n")];
 }
 
-// The nearest device in a direction, -1 at the edge. A step across costs less than one aside.
-export function neighbour(drawn, from, key) {
-  const center = (d) => [
-    drawn.device[d * 4] + drawn.device[d * 4 + 2] / 2,
-    drawn.device[d * 4 + 1] + drawn.device[d * 4 + 3] / 2,
-  ];
-  const [x, y] = center(from);
-  const n = drawn.device.length / 4;
-  const isAcross = key === "ArrowLeft" || key === "ArrowRight";
-  const sign = key === "ArrowRight" || key === "ArrowDown" ? 1 : -1;
-  let best = -1;
-  let least = Infinity;
-  for (let d = 0; d < n; d++) {
-    const [dx, dy] = [center(d)[0] - x, center(d)[1] - y];
-    const along = sign * (isAcross ? dx : dy);
-    const aside = Math.abs(isAcross ? dy : dx);
-    if (along <= 0.5 || aside > along) continue;
-    const cost = along + 8 * aside;
-    if (cost < least) [best, least] = [d, cost];
-  }
-  return best;
-}
+// The nearest device in a direction, -1 at the edge.
+export const neighbour = ({ device }, from, key) =>
+  nearest(device.length / 4, from, key, (d) => middle(entry(device, d)));

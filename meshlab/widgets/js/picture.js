@@ -5,6 +5,7 @@ import { mixed, readColors } from "./colors.js";
 import {
   coordinates,
   deviceOfRank,
+  entry,
   groupName,
   readLoads,
   readScene,
@@ -13,18 +14,30 @@ import {
   sharingGroups,
   unpack,
 } from "./data.js";
-import { element, fillSelect, focusIn, refill, setText } from "./dom.js";
-import { clamp, fit, layout, locate, lookAt } from "./layout.js";
-import { paintGroup, paintLasso, paintMinimap, paintOutlines, tallOf } from "./overlay.js";
+import {
+  attribute,
+  consume,
+  div,
+  element,
+  fillSelect,
+  focusIn,
+  hasModifier,
+  listeners,
+  refill,
+  setText,
+} from "./dom.js";
+import { gestures } from "./gestures.js";
+import { clamp } from "./layout.js";
+import { paintGroup, paintLasso, paintMinimap, paintOutlines } from "./overlay.js";
 import { paintBase } from "./paint.js";
 import { deviceBelow, nextPart, outlineOf, wayOut } from "./parts.js";
-import { boxOfHit, describeHit, failedAt, hitAt, hitOfDevice, neighbour, placeOf, placeOfText } from "./pick.js";
+import { describeHit, failedAt, hitOfDevice, neighbour, placeOf, placeOfText } from "./pick.js";
 import { queueOf } from "./queue.js";
 import { count, runsText } from "./text.js";
 import { followTheme } from "./theme.js";
+import { tooltip } from "./tooltip.js";
+import { contain, fitWidth, hitAtCenter, hitAtPoint, mostZoom, resetZoom, showPlace, zoomAt } from "./window.js";
 
-const CLICK_PX = 5; // a shorter drag is a click
-const TIP_DELAY_MS = 250; // during which the pointer may cross other things on its way into the tooltip
 const REST_MS = 200; // after the last movement, Python learns the place in view
 /** @type {Record<string, boolean>} */
 const STALE_ALL = { scene: true, view: true, loads: true, fit: true, base: true, colors: true };
@@ -52,7 +65,7 @@ const MARKUP = `
  *   lassoed?: (picture: any, devices: number[]) => void }} parts
  */
 export function picturePanel({ model, root: parent, clicked = () => {}, lassoed = () => {} }) {
-  const root = element("div", { class: "meshlab meshlab-picture" });
+  const root = div("meshlab meshlab-picture");
   root.innerHTML = MARKUP;
   parent.append(root);
   /** @returns {any} Elements of MARKUP */
@@ -91,14 +104,13 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
     "word",
   ].map(find);
   const [base, over] = root.querySelectorAll("canvas");
-  const ended = new AbortController();
-  const listen = (target, event, handler, options = {}) =>
-    target.addEventListener(event, handler, { signal: ended.signal, ...options });
+  const { listen, stop } = listeners();
 
   const p = {
     pen: null,
     scene: null,
     drawn: null,
+    chosen: null, // the arrangement
     view: null,
     loads: null,
     colors: null,
@@ -118,7 +130,6 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
     shows: { groups: true, nvlink: true, loads: true, conflict: true, counts: true },
   };
   let isHidden = false;
-  let chosen = null;
   let stale = { ...STALE_ALL };
   let frame = 0;
   let fullColors = null;
@@ -164,11 +175,15 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
     if (stale.scene || stale.loads) takeLoads();
     if (stale.colors) takeColors();
     if (stale.scene || stale.fit || width !== p.width || (window.devicePixelRatio || 1) !== p.dpr) fitWindow(width);
-    if (stale.scene && goal === "all") resetZoom();
+    if (stale.scene && goal === "all") {
+      resetZoom(p);
+      stale.base = true;
+    }
     if (goal !== null) goTo(goal);
     if (pendingZoom) {
-      zoomAt(...pendingZoom);
+      const [x, y, factor] = pendingZoom;
       pendingZoom = null;
+      if (zoomAt(p, x, y, factor)) moved();
     }
     if (stale.base) {
       p.pen = base.getContext("2d", { alpha: false });
@@ -228,14 +243,7 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
   }
 
   function fitWindow(width) {
-    p.dpr = window.devicePixelRatio || 1;
-    p.width = width;
-    const most = model.get("height");
-    const room = Math.min(most, Math.max(Math.round(width * 0.75), 320));
-    chosen = fit(p.scene, width, room, p.dpr);
-    p.drawn = layout(p.scene, chosen, p.zoom);
-    const full = p.zoom === 1 ? p.drawn : layout(p.scene, chosen);
-    p.height = Math.round(clamp(tallOf(full) + 24, 120, room));
+    fitWidth(p, width, model.get("height"));
     stage.style.height = `${p.height}px`;
     for (const canvas of [base, over]) {
       canvas.width = Math.round(width * p.dpr);
@@ -244,14 +252,6 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
       canvas.style.height = `${p.height}px`;
     }
     p.cells = null;
-    contain();
-    stale.base = true;
-  }
-
-  function resetZoom() {
-    p.zoom = 1;
-    p.drawn = layout(p.scene, chosen);
-    contain();
     stale.base = true;
   }
 
@@ -282,7 +282,8 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
       [...p.outlined, ...(away ? [away] : [])].filter(({ kind, index }) => kind !== "device" || index !== device),
     );
     map = paintMinimap(p, device);
-    if (gesture?.kind === "lasso") paintLasso(p, [gesture.start, gesture.here]);
+    const corners = pointer.corners();
+    if (corners) paintLasso(p, corners);
     const own = cursor >= 0 ? cursor : picked; // where the keys or a click are
     if (lit !== own) {
       lit = own;
@@ -334,52 +335,19 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
     const keys =
       "Arrow keys move between GPUs, N and P along the links of a GPU, plus and minus zoom, 0 fits, Enter picks, " +
       "Shift adds to what is picked, Escape clears.";
-    stage.setAttribute("aria-label", `${view.title}. ${view.verdict ? `${view.verdict}. ` : ""}${keys}`);
+    attribute(stage, "aria-label", `${view.title}. ${view.verdict ? `${view.verdict}. ` : ""}${keys}`);
     showCrumbs();
   }
 
-  const centerHit = () =>
-    hitAt(p.scene, p.drawn, p.width / 2 - p.x, tallOf(p.drawn) <= p.height ? tallOf(p.drawn) / 2 : p.height / 2 - p.y);
-  const showCrumbs = () => fillCrumbs(crumbs, p, centerHit());
+  const showCrumbs = () => fillCrumbs(crumbs, p, hitAtCenter(p));
 
   // -- moving --
 
-  function contain() {
-    const { drawn, width, height } = p;
-    const margin = p.zoom > 1.02 ? 70 : 10;
-    const tall = tallOf(drawn);
-    p.x = drawn.width + 20 <= width ? (width - drawn.width) / 2 : clamp(p.x, width - drawn.width - margin, margin);
-    p.y = tall + 20 <= height ? Math.min((height - tall) / 2, 24) : clamp(p.y, height - tall - margin, margin);
-  }
-
-  const mostZoom = () => Math.max(1, p.scene.layout.largest[0] / chosen.cellWidth);
-
-  // Zooms so that the box under a point of the window stays there.
-  function zoomAt(px, py, factor) {
-    const zoom = clamp(p.zoom * factor, 1, mostZoom());
-    if (zoom === p.zoom) return;
-    const hit = hitAt(p.scene, p.drawn, px - p.x, py - p.y);
-    const before = boxOfHit(p.drawn, hit);
-    const across = (px - p.x - before[0]) / before[2];
-    const down = (py - p.y - before[1]) / before[3];
-    p.zoom = zoom;
-    p.drawn = layout(p.scene, chosen, zoom);
-    const after = boxOfHit(p.drawn, hit);
-    p.x = px - after[0] - across * after[2];
-    p.y = py - after[1] - down * after[3];
-    contain();
-    moved();
-  }
-
   function goTo(place) {
     goal = null;
-    const isKnown = place === "all" || (typeof place === "string" && locate(p.scene, place));
-    const [zoom, x, y] = isKnown ? lookAt(p.scene, chosen, place, p.width, p.height) : [p.zoom, -p.x, -p.y];
-    [p.zoom, p.x, p.y] = [zoom, -x, -y];
-    p.drawn = layout(p.scene, chosen, zoom);
-    contain();
+    showPlace(p, place);
     stale.base = stale.goal = true;
-    hideTip();
+    tooltips.hide();
   }
 
   function go(place) {
@@ -395,7 +363,7 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
     rest = setTimeout(() => {
       showCrumbs();
       fillLegend(legend, p);
-      const hit = centerHit();
+      const hit = hitAtCenter(p);
       const depth = p.drawn.detail >= 2 ? "node" : "leaf";
       const place = p.zoom < 1.05 || !hit ? "all" : placeOf(p.scene, hit, depth);
       if (place === model.get("focus")) return;
@@ -413,174 +381,69 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
 
   function panTo(x, y) {
     [p.x, p.y] = [x, y];
-    contain();
+    contain(p);
     moved();
     schedule();
   }
 
   // -- tooltip --
 
-  let tipTimer = 0;
-  let tipOf = null;
-  /** @type {[number, number]} */
-  let pointer = [0, 0];
-
-  function hideTip() {
-    clearTimeout(tipTimer);
-    tip.hidden = true;
-    tipOf = null;
-  }
-
-  // Describes a hit next to a point or a box of the window: at its lower right or, without room there, on the other side.
-  function showTip(hit, x, y, w = 0, h = 0) {
-    const text = hit && describeHit(p, hit);
-    if (!text) return hideTip();
-    clearTimeout(tipTimer);
-    tipOf = `${hit.kind} ${hit.index}`;
-    tip.hidden = false;
-    setText(tip.firstChild, text[0]);
-    setText(tip.lastChild, text[1]);
-    const put = (low, extent, own, room) => {
-      const after = low + extent + 14;
-      return clamp(after + own > room ? low - own - 14 : after, 4, Math.max(4, room - own - 4));
-    };
-    tip.style.left = `${put(x, w, tip.offsetWidth, p.width)}px`;
-    tip.style.top = `${put(y, h, tip.offsetHeight, p.height)}px`;
-  }
-
-  // True if the pointer is on its way into the tooltip, so that what it crosses must not replace it.
-  function isTowardsTip([x, y], [x0, y0]) {
-    if (tip.hidden) return false;
-    const tx = clamp(x, tip.offsetLeft, tip.offsetLeft + tip.offsetWidth) - x;
-    const ty = clamp(y, tip.offsetTop, tip.offsetTop + tip.offsetHeight) - y;
-    const far = Math.hypot(tx, ty);
-    const step = Math.hypot(x - x0, y - y0);
-    return far < 60 && step > 0 && tx * (x - x0) + ty * (y - y0) > 0.7 * far * step;
-  }
+  const tooltips = tooltip(tip, p);
+  const showTip = (hit, ...place) => tooltips.show(hit, hit && describeHit(p, hit), ...place);
 
   function hover(x, y) {
-    const hit = hitAt(p.scene, p.drawn, x - p.x, y - p.y);
-    const key = hit && `${hit.kind} ${hit.index}`;
-    const before = pointer;
-    pointer = [x, y];
-    if (key === tipOf && tipOf) return clearTimeout(tipTimer); // the tooltip rests while the pointer does
-    const change = () => {
+    const hit = hitAtPoint(p, x, y);
+    tooltips.follow(hit, x, y, () => {
       hovered = hit;
       cursor = hit?.kind === "device" ? -1 : cursor;
       showTip(hit, x, y);
       schedule();
-    };
-    clearTimeout(tipTimer);
-    if (isTowardsTip(pointer, before)) tipTimer = setTimeout(change, TIP_DELAY_MS);
-    else change();
+    });
   }
 
   function unhover() {
     hovered = null;
-    hideTip();
+    tooltips.hide();
     schedule();
   }
 
   // -- pointer --
 
-  let gesture = null; // a drag: pan, lasso, minimap or a touch that may be a tap
-  const fingers = new Map();
-  /** @returns {[number, number]} */
-  const point = (event) => {
-    const box = stage.getBoundingClientRect();
-    return [event.clientX - box.left - stage.clientLeft, event.clientY - box.top - stage.clientTop];
-  };
   const isInMap = ([x, y]) =>
     map && x >= map.x - 4 && y >= map.y - 4 && x <= map.x + map.width + 4 && y <= map.y + map.height + 4;
   const jump = ([x, y]) => panTo(p.width / 2 - (x - map.x) / map.scaleX, p.height / 2 - (y - map.y) / map.scaleY);
 
-  function press(event) {
-    if (event.button !== 0 || tip.contains(event.target)) return;
-    const here = point(event);
-    fingers.set(event.pointerId, here);
-    if (fingers.size > 1) {
-      gesture = { kind: "pinch" };
-    } else if (isInMap(here)) {
-      gesture = { kind: "map" };
-      jump(here);
-    } else {
-      gesture = {
-        kind: event.shiftKey ? "lasso" : event.pointerType === "touch" ? "tap" : "pan",
-        start: here,
-        here,
-        moved: 0,
-      };
-    }
-    if (event.pointerType !== "touch") stage.setPointerCapture(event.pointerId);
-  }
-
-  function move(event) {
-    const here = point(event);
-    if (!fingers.has(event.pointerId)) {
-      if (event.pointerType === "touch" || tip.contains(event.target)) return;
-      if (isInMap(here)) unhover();
-      else hover(here[0], here[1]);
-      return;
-    }
-    const before = fingers.get(event.pointerId);
-    if (gesture?.kind === "pinch") return pinch(event.pointerId, before, here);
-    fingers.set(event.pointerId, here);
-    if (!gesture) return;
-    gesture.moved = Math.max(
-      gesture.moved,
-      Math.hypot(here[0] - gesture.start?.[0], here[1] - gesture.start?.[1]) || 0,
-    );
-    gesture.here = here;
-    if (gesture.kind === "map") {
-      jump(here);
-    } else if (gesture.kind === "lasso") {
+  const pointer = gestures({
+    stage,
+    tip,
+    listen,
+    isInMap,
+    jump,
+    hover,
+    unhover,
+    pan(dx, dy) {
+      tooltips.hide();
+      panTo(p.x + dx, p.y + dy);
+    },
+    zoomBy,
+    lasso,
+    click(here, isMore, isTouch) {
+      const hit = hitAtPoint(p, ...here);
+      const failed = failedAt(p, here[0] - p.x, here[1] - p.y);
+      away = null;
+      clicked(p, isOff(hit) && !isMore ? null : hit, failed, isMore);
       schedule();
-    } else if (gesture.kind === "pan" && gesture.moved >= CLICK_PX) {
-      hideTip();
-      panTo(p.x + here[0] - before[0], p.y + here[1] - before[1]);
-    }
-  }
-
-  function pinch(id, before, here) {
-    const other = [...fingers].find(([key]) => key !== id)?.[1];
-    fingers.set(id, here);
-    if (!other) return;
-    const apart = (q) => Math.max(Math.hypot(q[0] - other[0], q[1] - other[1]), 1);
-    panTo(p.x + (here[0] - before[0]) / 2, p.y + (here[1] - before[1]) / 2);
-    zoomBy((here[0] + other[0]) / 2, (here[1] + other[1]) / 2, apart(here) / apart(before));
-  }
-
-  function release(event) {
-    const done = gesture;
-    fingers.delete(event.pointerId);
-    if (fingers.size) return;
-    gesture = null;
-    if (!done?.start) return;
-    const here = point(event);
-    if (done.moved >= CLICK_PX) {
-      if (done.kind === "lasso") lasso(done.start, here);
-      return;
-    }
-    const hit = hitAt(p.scene, p.drawn, here[0] - p.x, here[1] - p.y);
-    const failed = failedAt(p, here[0] - p.x, here[1] - p.y);
-    away = null;
-    clicked(p, isOff(hit) && done.kind !== "lasso" ? null : hit, failed, done.kind === "lasso");
-    if (failed) return schedule();
-    if (done.kind === "lasso") {
-      hit?.kind === "device" && toggleSelected(hit.index);
-    } else {
-      if (event.pointerType === "touch") showTip(hit, ...here);
+      if (failed) return;
+      if (isMore) {
+        if (hit?.kind === "device") toggleSelected(hit.index);
+        return;
+      }
+      if (isTouch) showTip(hit, ...here);
       if (hit?.kind === "device") togglePick(hit.index);
       else if (!hit) setPick(-1);
-    }
-    schedule();
-  }
-
-  function cancel(event) {
-    fingers.delete(event.pointerId);
-    gesture = null;
-    schedule();
-  }
+    },
+    schedule,
+  });
 
   const numberOf = (device) => (p.view.is_mesh ? p.view.rank[device] : device);
 
@@ -624,31 +487,30 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
   }
 
   function dive(event) {
-    const here = point(event);
-    const hit = hitAt(p.scene, p.drawn, here[0] - p.x, here[1] - p.y);
+    const here = pointer.point(event);
+    const hit = hitAtPoint(p, ...here);
     if (!hit || tip.contains(event.target) || isInMap(here)) return;
     go(placeOf(p.scene, hit, p.drawn.detail === 0 && p.scene.unit_id.length > 1 ? "leaf" : "node"));
   }
 
   function wheel(event) {
-    const isWanted = event.ctrlKey || event.metaKey || event.altKey;
+    const isWanted = hasModifier(event);
     if (!isWanted && focusIn(stage) !== stage) return;
     const factor = Math.exp(-clamp(event.deltaY || event.deltaX, -200, 200) * (event.deltaMode ? 0.05 : 0.0022));
-    if (!isWanted && (factor < 1 ? p.zoom <= 1 : p.zoom >= mostZoom())) return; // nothing to zoom, so the page scrolls
+    if (!isWanted && (factor < 1 ? p.zoom <= 1 : p.zoom >= mostZoom(p))) return; // nothing to zoom, so the page scrolls
     event.preventDefault();
-    hideTip();
-    zoomBy(...point(event), factor);
+    tooltips.hide();
+    zoomBy(...pointer.point(event), factor);
   }
 
   // -- keys and controls --
 
   function key(event) {
-    if (event.target !== stage || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target !== stage || hasModifier(event)) return;
     const device = cursor >= 0 ? cursor : picked;
     const { drawn } = p;
     const zoomThere = (factor) => {
-      const [x, y, w, h] =
-        device < 0 ? [-p.x, -p.y, p.width, p.height] : drawn.device.subarray(device * 4, device * 4 + 4);
+      const [x, y, w, h] = device < 0 ? [-p.x, -p.y, p.width, p.height] : entry(drawn.device, device);
       zoomBy(clamp(x + w / 2 + p.x, 0, p.width), clamp(y + h / 2 + p.y, 0, p.height), factor);
     };
     if (event.key.startsWith("Arrow")) {
@@ -672,8 +534,7 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
     } else {
       return;
     }
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
     schedule();
   }
 
@@ -732,21 +593,24 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
     }
     cursor = to;
     hovered = null;
-    hideTip();
-    const [x, y, w, h] = p.drawn.device.subarray(to * 4, to * 4 + 4);
+    tooltips.hide();
+    const [x, y, w, h] = entry(p.drawn.device, to);
     comeIntoView(x, y, w, h);
-    showTip(hitAt(p.scene, p.drawn, x + w / 2, y + h / 2), x + p.x, y + p.y, w, h);
+    showTip(hitOfDevice(p, to), x + p.x, y + p.y, w, h);
   }
 
   // One thing after the other: the lasso, the tooltip, the pick, the selection, the cursor.
   function escape() {
-    if (gesture?.kind === "lasso") gesture = null;
-    else if (!tip.hidden) hideTip();
+    if (!pointer.endLasso()) endOne();
+    if (tip.hidden) hovered = null;
+  }
+
+  function endOne() {
+    if (!tip.hidden) tooltips.hide();
     else if (away) away = null;
     else if (picked >= 0 || p.outlined.length) clearPicks();
     else if (p.selected.some((one) => one)) select([]);
     else cursor = -1;
-    if (tip.hidden) hovered = null;
   }
 
   function clearPicks() {
@@ -843,25 +707,13 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
     },
   };
   for (const [event, handler] of Object.entries(handlers)) model.on(event, handler);
-  const gestures = {
-    pointerdown: press,
-    pointermove: move,
-    pointerup: release,
-    pointercancel: cancel,
-    pointerleave: () => gesture || unhover(),
-    dblclick: dive,
-    keydown: key,
-  };
-  for (const [event, handler] of Object.entries(gestures)) listen(stage, event, handler);
+  listen(stage, "dblclick", dive);
+  listen(stage, "keydown", key);
   listen(stage, "wheel", wheel, { passive: false });
-  // Two fingers zoom the picture. One finger scrolls the page.
-  for (const event of ["touchstart", "touchmove"]) {
-    listen(stage, event, (e) => e.touches.length > 1 && e.preventDefault(), { passive: false });
-  }
   listen(stage, "blur", () => {
     cursor = -1;
     away = null;
-    hideTip();
+    tooltips.hide();
     schedule();
   });
   listen(root, "click", click);
@@ -901,10 +753,10 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
     destroy() {
       cancelAnimationFrame(frame);
       clearTimeout(rest);
-      clearTimeout(tipTimer);
+      tooltips.hide();
       size.disconnect();
       unfollow();
-      ended.abort();
+      stop();
       for (const [event, handler] of Object.entries(handlers)) model.off(event, handler);
       root.remove();
     },

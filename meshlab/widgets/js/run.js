@@ -1,9 +1,24 @@
 // One run: its state and controls, the chart, the lateness of the ranks, and the tabs of a run that has ended.
 
+import { clamp } from "./layout.js";
 import { VIRIDIS } from "./colors.js";
 import { curveChart } from "./curve.js";
 import { unpack } from "./data.js";
-import { attribute, element, fill, find, focusIn, setText, show, svg } from "./dom.js";
+import {
+  attribute,
+  button,
+  consume,
+  div,
+  element,
+  fill,
+  find,
+  focusIn,
+  muted,
+  setText,
+  show,
+  span,
+  svg,
+} from "./dom.js";
 import { recordPanel } from "./monitor.js";
 
 export const SIGNS = { running: "●", paused: "❚❚", done: "✓", cancelled: "■", interrupted: "■", failed: "✕" };
@@ -50,30 +65,25 @@ export function resultTable({ columns, rows, left, more }) {
       ),
     ),
   );
-  return element("div", { class: "ml-run-scroll" }, grid, more ? element("div", { class: "ml-soft", text: more }) : []);
+  return div("ml-run-scroll", grid, more ? element("div", { class: "ml-soft", text: more }) : []);
 }
 
 export function runPanel({ model, root: parent, listen, shell }) {
-  const button = (label, title, type) =>
-    element("button", { type: "button", text: label, title, onclick: () => shell.send({ type }) });
-  const headline = element("span", { class: "ml-run-headline" });
+  const command = (label, title, type) => button(label, { title, onclick: () => shell.send({ type }) });
+  const headline = span("ml-run-headline");
   const sign = element("span", { class: "ml-run-sign", "aria-hidden": "true" });
-  const pause = button("Pause", "Pause after the current step. The ranks stay reserved.", "run.pause");
-  const resume = button("Resume", "Continue with the next step.", "run.resume");
-  const stop = button("Stop after this step", "Finish the current step, then stop. The results are kept.", "run.stop");
-  const end = element("button", {
-    type: "button",
-    text: "Kill the ranks",
+  const pause = command("Pause", "Pause after the current step. The ranks stay reserved.", "run.pause");
+  const resume = command("Resume", "Continue with the next step.", "run.resume");
+  const stop = command("Stop after this step", "Finish the current step, then stop. The results are kept.", "run.stop");
+  const end = button("Kill the ranks", {
     title: "Kill the ranks now. The results of finished steps are kept. Asks first.",
     onclick: () => ask(true),
   });
-  const really = element("button", {
-    type: "button",
+  const really = button("Kill the ranks", {
     class: "ml-run-danger",
-    text: "Kill the ranks",
     onclick: () => (ask(false), shell.send({ type: "run.end" })),
   });
-  const keep = element("button", { type: "button", text: "Keep running", onclick: () => (ask(false), end.focus()) });
+  const keep = button("Keep running", { onclick: () => (ask(false), end.focus()) });
   const question = element(
     "div",
     { class: "ml-run-question", role: "alertdialog", hidden: true, "aria-label": "Kill the ranks?" },
@@ -87,29 +97,26 @@ export function runPanel({ model, root: parent, listen, shell }) {
     { class: "ml-run-progress", role: "progressbar", "aria-valuemin": 0, "aria-valuemax": 100 },
     fillBar,
   );
-  const step = element("div", { class: "ml-run-step" });
+  const step = div("ml-run-step");
   const alert = element("div", { class: "ml-run-alert", role: "alert" });
-  const note = element("div", { class: "ml-soft" });
-  const restart = element("button", {
-    type: "button",
+  const note = div("ml-soft");
+  const restart = button("Restart", {
     class: "ml-run-main",
-    text: "Restart",
     title: "Replace these ranks with new ones.",
     onclick: () => shell.send({ type: "run.restart" }),
   });
   const tabs = element("div", { class: "ml-run-tabs", role: "tablist", "aria-label": "Views of the run" });
   const chartBox = element("div", { role: "tabpanel" });
   const detail = element("div", { class: "ml-run-detail", role: "tabpanel" });
-  const strip = element("div", { class: "ml-run-strip" });
-  const controls = element("div", { class: "ml-run-controls" }, pause, resume, stop, end);
-  const root = element(
-    "div",
-    { class: "ml-run" },
-    element("div", { class: "ml-run-head" }, element("div", { class: "ml-run-state" }, sign, headline), controls),
+  const strip = div("ml-run-strip");
+  const controls = div("ml-run-controls", pause, resume, stop, end);
+  const root = div(
+    "ml-run",
+    div("ml-run-head", div("ml-run-state", sign, headline), controls),
     question,
     bar,
     step,
-    element("div", { class: "ml-run-failed" }, alert, restart),
+    div("ml-run-failed", alert, restart),
     note,
     tabs,
     chartBox,
@@ -139,8 +146,7 @@ export function runPanel({ model, root: parent, listen, shell }) {
     const names = ["curve", ...model.get("_details").map((one) => one.name)];
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!move) return;
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
     choose(names[(names.indexOf(chosen) + move + names.length) % names.length], true);
   });
   listen(question, "keydown", (event) => event.key === "Escape" && (event.stopPropagation(), ask(false), end.focus()));
@@ -181,10 +187,8 @@ export function runPanel({ model, root: parent, listen, shell }) {
     show(tabs, names.length > 0);
     fill(tabs, [chosen, names], () =>
       [["curve", "Curve"], ...details.map((one) => [one.name, one.label])].map(([name, label]) =>
-        element("button", {
-          type: "button",
+        button(label, {
           role: "tab",
-          text: label,
           "aria-selected": String(name === chosen),
           tabindex: name === chosen ? 0 : -1,
           onclick: () => choose(name),
@@ -233,12 +237,7 @@ export function runPanel({ model, root: parent, listen, shell }) {
             ]
           : [];
       return [
-        element(
-          "div",
-          {},
-          element("b", { text: "Arrival of the ranks" }),
-          element("span", { class: "ml-soft", text: ` ${late.step} · ${late.text}` }),
-        ),
+        element("div", {}, element("b", { text: "Arrival of the ranks" }), muted(` ${late.step} · ${late.text}`)),
         element("div", { class: "ml-run-lateness", style: `max-width: ${Math.max(120, 28 * n)}px` }, picture, ...named),
       ];
     });
@@ -266,16 +265,12 @@ export function switchedChart({ el, curve, tools = [] }) {
   let quantity = "bandwidth";
   const names = ["bandwidth", "latency"];
   const buttons = names.map((name) =>
-    element("button", {
-      type: "button",
-      text: `${name[0].toUpperCase()}${name.slice(1)}`,
-      onclick: () => ((quantity = name), paint(), chart.update()),
-    }),
+    button(`${name[0].toUpperCase()}${name.slice(1)}`, { onclick: () => ((quantity = name), paint(), chart.update()) }),
   );
   const choice = element("div", { class: "ml-run-switch", role: "group", "aria-label": "Quantity" }, buttons);
   const box = element("div");
-  el.append(element("div", { class: "ml-run-chart-head" }, choice, tools), box);
-  const paint = () => buttons.forEach((one, k) => attribute(one, "aria-pressed", String(names[k] === quantity)));
+  el.append(div("ml-run-chart-head", choice, tools), box);
+  const paint = () => buttons.forEach((one, k) => attribute(one, "aria-pressed", names[k] === quantity));
   const chart = curveChart({
     el: box,
     get: (name) => (quantity === "latency" ? curve().latency?.[name] : undefined) ?? curve()[name] ?? NO_CURVE[name],
@@ -291,7 +286,7 @@ export function switchedChart({ el, curve, tools = [] }) {
 
 // The other runs that can be drawn next to the one that is shown. A view of one run has none.
 function overlayMenu({ model, shell }) {
-  const list = element("div", { class: "ml-run-overlays" });
+  const list = div("ml-run-overlays");
   const summary = element("summary", { text: "Overlay" });
   const root = element("details", { class: "ml-run-overlay" }, summary, list);
   const fold = () => show(list, root.open);
@@ -312,13 +307,7 @@ function overlayMenu({ model, shell }) {
           },
         });
         box.checked = overlaid.includes(one.key);
-        return element(
-          "label",
-          {},
-          box,
-          one.name,
-          element("span", { class: "ml-soft", text: ` ${one.mesh} · ${one.date}` }),
-        );
+        return element("label", {}, box, one.name, muted(` ${one.mesh} · ${one.date}`));
       }),
     );
   }
@@ -340,8 +329,7 @@ function matrix({ ranks, values, slow, low, high, unit }) {
     role: "img",
     "aria-label": `Matrix of ${n} ranks, from ${low.toPrecision(3)} to ${high.toPrecision(3)} ${unit}`,
   });
-  const colour = (value) =>
-    VIRIDIS[Math.round(Math.max(0, Math.min(1, (value - low) / (high - low || 1))) * (VIRIDIS.length - 1))];
+  const colour = (value) => VIRIDIS[Math.round(clamp((value - low) / (high - low || 1), 0, 1) * (VIRIDIS.length - 1))];
   // Cells of one colour are one path, so that 256 ranks are eleven elements and not 65,536.
   const paths = new Map();
   const texts = [];
@@ -400,5 +388,5 @@ function matrix({ ranks, values, slow, low, high, unit }) {
     element("i", { style: `background:linear-gradient(90deg, ${VIRIDIS.join(",")})` }),
     element("span", { text: `${high.toPrecision(3)} ${unit}` }),
   );
-  return element("div", { class: "ml-run-matrix-box" }, picture, ramp);
+  return div("ml-run-matrix-box", picture, ramp);
 }

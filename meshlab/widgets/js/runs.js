@@ -1,6 +1,21 @@
 // The runs of this session and of a folder: their names and notes, a filter, their removal, and their comparison.
 
-import { attribute, element, fill, findAll, focusIn, setText, show } from "./dom.js";
+import {
+  attribute,
+  button,
+  div,
+  element,
+  fill,
+  findAll,
+  focusIn,
+  headOf,
+  keepNodes,
+  muted,
+  setText,
+  show,
+  span,
+  textField,
+} from "./dom.js";
 import { typedField } from "./fields.js";
 import { queueOf } from "./queue.js";
 import { SIGNS, resultTable, switchedChart } from "./run.js";
@@ -11,44 +26,41 @@ export function runsPanel({ model, root: parent, listen, shell }) {
   const queue = queueOf(model);
   let picked = [];
   let answered = null; // the keys of the comparison that was shown last
-  const field = (attributes) =>
-    element("input", { type: "text", autocomplete: "off", spellcheck: "false", ...attributes });
+  const field = (attributes) => textField({ ...attributes });
   const folder = field({ name: "folder", "aria-label": "Folder of runs", placeholder: "folder of saved runs" });
   const filter = field({ name: "filter", type: "search", "aria-label": "Filter runs", placeholder: "filter" });
-  const button = (text, onclick, more = {}) => element("button", { type: "button", text, onclick, ...more });
-  const list = button("List", () => shell.send({ type: "run.folder", folder: folder.value }));
+  const action = (text, onclick, more = {}) => button(text, { onclick, ...more });
+  const list = action("List", () => shell.send({ type: "run.folder", folder: folder.value }));
   const note = element("div", { class: "ml-soft", role: "status" });
   const alert = element("div", { class: "ml-run-alert", role: "alert" });
-  const report = button("Report", () => shell.send({ type: "run.report", keys: picked }), {
+  const report = action("Report", () => shell.send({ type: "run.report", keys: picked }), {
     title: "Save the report of the run as a page. With two, the earlier one is the baseline.",
   });
-  const drop = button("Delete", () => shell.send({ type: "run.delete", keys: picked }), {
+  const drop = action("Delete", () => shell.send({ type: "run.delete", keys: picked }), {
     title: "Remove the ticked runs from the list. This can be undone.",
   });
-  const none = button("Untick all", () => tick([]));
+  const none = action("Untick all", () => tick([]));
   const undone = element("span");
   const deleted = element(
     "div",
     { class: "ml-run-deleted", role: "status" },
     undone,
-    button("Undo", () => shell.send({ type: "run.undelete" }), { class: "ml-run-undo" }),
-    button("", () => shell.send({ type: "run.remove" }), { class: "ml-run-final" }),
+    action("Undo", () => shell.send({ type: "run.undelete" }), { class: "ml-run-undo" }),
+    action("", () => shell.send({ type: "run.remove" }), { class: "ml-run-final" }),
   );
   const final = deleted.lastElementChild;
   const body = element("tbody");
   const columns = ["", "run", "notes", "best busbw", "measured", "where and when (UTC)", ""];
-  const heads = columns.map((name) => element("th", { scope: "col", text: name }));
-  const head = element("thead", {}, element("tr", {}, heads));
+  const head = headOf(columns);
   const table = element("table", { class: "ml-run-table ml-run-list" }, head, body);
   const grid = element("div", { class: "ml-run-scroll ml-run-rows", tabindex: "0", "aria-label": "Runs" }, table);
   const result = comparisonOf({ shell, again: (anyway) => compare(picked, anyway) });
-  const root = element(
-    "div",
-    { class: "meshlab-run ml-run-listbox" },
-    element("div", { class: "ml-run-head" }, filter, element("div", { class: "ml-run-controls" }, folder, list)),
+  const root = div(
+    "meshlab-run ml-run-listbox",
+    div("ml-run-head", filter, div("ml-run-controls", folder, list)),
     alert,
     deleted,
-    element("div", { class: "ml-run-head" }, note, element("div", { class: "ml-run-controls" }, report, drop, none)),
+    div("ml-run-head", note, div("ml-run-controls", report, drop, none)),
     grid,
     result.root,
   );
@@ -87,18 +99,18 @@ export function runsPanel({ model, root: parent, listen, shell }) {
       spellcheck: "false",
     });
     const sign = element("span", { class: "ml-run-sign", role: "img" });
-    const soft = element("span", { class: "ml-soft" });
+    const soft = span("ml-soft");
     const best = element("td");
     const measured = element("td", { class: "ml-run-left" });
     const where = element("td", { class: "ml-run-left" });
-    const open = button("Show", () => shell.send({ type: "run.open", key }), {
+    const open = action("Show", () => shell.send({ type: "run.open", key }), {
       title: "Show this run in the tab Measure.",
     });
     const row = element(
       "tr",
       {},
       element("td", {}, box),
-      element("td", { class: "ml-run-left" }, element("span", { class: "ml-run-name" }, sign, name), soft),
+      element("td", { class: "ml-run-left" }, span("ml-run-name", sign, name), soft),
       element("td", { class: "ml-run-left" }, notes),
       best,
       measured,
@@ -111,10 +123,9 @@ export function runsPanel({ model, root: parent, listen, shell }) {
       [typedField({ input: name, listen, queue, send: label("name") }), "label"],
       [typedField({ input: notes, listen, queue, send: label("notes") }), "notes"],
     ];
-    const two = (node, first, second) =>
-      fill(node, [first, second], () => [first, element("span", { class: "ml-soft", text: second })]);
+    const two = (node, first, second) => fill(node, [first, second], () => [first, muted(second)]);
     return {
-      row,
+      root: row,
       update(one, isShown) {
         attribute(row, "data-state", one.state);
         for (const [typed, what] of fields) typed.update(one[what]);
@@ -190,17 +201,13 @@ export function runsPanel({ model, root: parent, listen, shell }) {
         : "Drop these runs from memory. This cannot be undone.",
     );
     show(grid, rows.length > 0);
-    for (const [key, { row }] of made) {
-      if (visible.some((one) => one.key === key)) continue;
-      row.remove();
-      made.delete(key);
-    }
-    visible.forEach((one, k) => {
-      if (!made.has(one.key)) made.set(one.key, makeRow(one.key));
-      const { row, update: change } = made.get(one.key);
-      if (body.children[k] !== row) body.insertBefore(row, body.children[k] ?? null);
-      change(one, one.key === shown || one.run_id === shown);
-    });
+    keepNodes(
+      body,
+      made,
+      visible.map((one) => one.key),
+      makeRow,
+    );
+    for (const one of visible) made.get(one.key).update(one, one.key === shown || one.run_id === shown);
     result.update(picked.length > 1 ? compared : null);
   }
   update();
@@ -224,23 +231,21 @@ function comparisonOf({ shell, again }) {
   function pairOf(pair, isOne) {
     const title = isOne || !pair.of ? [] : [element("h3", { text: pair.of })];
     if (pair.problem) {
-      const force = element("button", { type: "button", text: "Compare anyway", onclick: () => again(true) });
+      const force = button("Compare anyway", { onclick: () => again(true) });
       return [...title, element("div", { class: "ml-run-alert", text: pair.problem }), pair.can_force ? force : ""];
     }
     const n = pair.launches;
-    const repeat = element("button", {
-      type: "button",
+    const repeat = button(`Measure ${n} launches of ${pair.repeat.length > 1 ? "each" : "the other"}`, {
       class: "ml-run-main",
-      text: `Measure ${n} launches of ${pair.repeat.length > 1 ? "each" : "the other"}`,
       title: "Measure the same plan again on the ranks that run now, and compare the new runs.",
       onclick: () => shell.send({ type: "run.repeat", keys: pair.repeat }),
     });
-    const figure = element("div", { class: "ml-run-figure" });
+    const figure = div("ml-run-figure");
     if (pair.figure) figure.append(svgOf(pair.figure));
     return [
       ...title,
       element("div", { class: "ml-run-verdict", text: pair.text }),
-      ...(pair.repeat.length ? [element("div", { class: "ml-run-repeat" }, repeat)] : []),
+      ...(pair.repeat.length ? [div("ml-run-repeat", repeat)] : []),
       soft(pair.from),
       soft(pair.to),
       element(
@@ -268,12 +273,12 @@ function comparisonOf({ shell, again }) {
       );
       if (rest > 0) {
         const all = `Show all ${rows.length.toLocaleString("en")} rows`;
-        box.append(element("button", { type: "button", text: all, onclick: () => draw(rows.length) }));
+        box.append(button(all, { onclick: () => draw(rows.length) }));
       }
       const scroll = findAll(box, ".ml-run-scroll")[0];
       scroll.classList.add("ml-run-rows");
       scroll.tabIndex = 0;
-      scroll.setAttribute("aria-label", "Rows of the comparison");
+      attribute(scroll, "aria-label", "Rows of the comparison");
     };
     draw(Math.min(FEW_ROWS, rows.length));
     return box;

@@ -1,9 +1,8 @@
 // The step of the job on the layout on the screen: its time, its memory, what limits it, and its parts as a bar.
 
-import { button, element, refill, setText } from "./dom.js";
+import { percent } from "./text.js";
+import { button, element, refill, setText, muted } from "./dom.js";
 import { disclosure } from "./fields.js";
-
-const percent = (share) => `${(100 * share).toFixed(2)}%`;
 
 export function stepPanel({ model, root, listen, shell }) {
   const head = element("div", {});
@@ -81,7 +80,7 @@ export function stepPanel({ model, root, listen, shell }) {
           { class: "ml-step-line" },
           element("b", { text: step.time }),
           element("span", { class: step.fits ? "" : "ml-bad", title: parts, text: memory }),
-          element("span", { class: "ml-soft", text: step.mfu }),
+          muted(step.mfu),
         ),
         ...(step.fits ? [] : [fixable("ml-bad", `It does not fit: ${step.fix}.`, step)]),
         bar(step),

@@ -1,8 +1,20 @@
 // The table of the axes: what their groups do, the time, and the change to candidate A.
 
-import { button, element, fillSelect, refill, setText } from "./dom.js";
-import { problemBox, typedField } from "./fields.js";
-import { count } from "./text.js";
+import {
+  attribute,
+  button,
+  div,
+  element,
+  fillSelect,
+  headOf,
+  keepNodes,
+  refill,
+  setText,
+  span,
+  textField,
+} from "./dom.js";
+import { markClass, problemBox, typedField } from "./fields.js";
+import { count, percent } from "./text.js";
 
 export function tablePanel({ model, root, listen, shell }) {
   const table = element("table", { class: "ml-table" });
@@ -14,11 +26,9 @@ export function tablePanel({ model, root, listen, shell }) {
     if (row && !event.target.closest("select, input")) shell.chooseAxis(row.dataset.axis);
   });
 
-  const percent = (share) => `${(100 * share).toFixed(2)}%`;
-
   function timeBar(row, isOn) {
     const bar = element("i", { class: row.conflict ? "ml-hot" : "", style: `width:${percent(row.share)}` });
-    const track = element("div", { class: "ml-track" }, bar);
+    const track = div("ml-track", bar);
     if (row.low !== null && row.high !== null) {
       track.append(
         element("b", {
@@ -39,17 +49,11 @@ export function tablePanel({ model, root, listen, shell }) {
   function makeCall(axis) {
     const where = `call:${axis}`;
     const choice = element("select", { "aria-label": `Collective of ${axis}` });
-    const input = element("input", {
-      type: "text",
-      "aria-label": `Message size of ${axis}`,
-      size: "7",
-      spellcheck: "false",
-      autocomplete: "off",
-    });
+    const input = textField({ "aria-label": `Message size of ${axis}`, size: "7" });
     const send = (content) => shell.edit({ action: "call", axis, where, ...content });
     const field = typedField({ input, listen, queue: shell.queue, send: (value) => send({ value }) });
     listen(choice, "change", () => send({ collective: choice.value }));
-    const root = element("span", { class: "ml-call" }, choice, element("span", {}, "of ", input));
+    const root = span("ml-call", choice, element("span", {}, "of ", input));
     listen(root, "keydown", (event) => {
       event.stopPropagation();
       if (event.key === "Enter") event.target.blur();
@@ -65,7 +69,7 @@ export function tablePanel({ model, root, listen, shell }) {
         );
         const fault = shell.fault(where);
         field.update(row.bytes, fault?.value || row.bytes);
-        input.setAttribute("aria-invalid", String(Boolean(fault?.value)));
+        attribute(input, "aria-invalid", Boolean(fault?.value));
       },
     };
   }
@@ -74,8 +78,8 @@ export function tablePanel({ model, root, listen, shell }) {
     const call = makeCall(axis);
     const name = element("th", { scope: "row" });
     const text = element("span");
-    const note = element("span", { class: "ml-soft ml-detail" });
-    const detail = element("span", { class: "ml-soft ml-detail" });
+    const note = span("ml-soft ml-detail");
+    const detail = span("ml-soft ml-detail");
     const does = element("td", { class: "ml-does" }, text, note, detail);
     const gbs = element("td", { class: "ml-n" });
     const bar = element("td", { class: "ml-time-bar" });
@@ -88,7 +92,7 @@ export function tablePanel({ model, root, listen, shell }) {
         refill(
           name,
           element("span", {
-            class: `ml-axis-mark ml-${{ "✕": "bad", "■": "bad", "▲": "bad", "●": "good", "◆": "own" }[row.mark] ?? "plain"}`,
+            class: markClass(row.mark),
             title: row.meaning,
             text: row.mark,
           }),
@@ -106,11 +110,7 @@ export function tablePanel({ model, root, listen, shell }) {
         setText(gbs, row.gbs);
         bar.title = [row.interval, row.detail, row.basis].filter(Boolean).join(" · ");
         refill(bar, ...timeBar(row, isOn));
-        refill(
-          time,
-          row.time,
-          ...(row.change ? [element("span", { class: "ml-soft ml-change", text: `${row.change} to A` })] : []),
-        );
+        refill(time, row.time, ...(row.change ? [span("ml-soft ml-change", `${row.change} to A`)] : []));
       },
     };
   }
@@ -126,34 +126,15 @@ export function tablePanel({ model, root, listen, shell }) {
       const axis = shell.axis();
       table.hidden = !rows.length;
       shell.picture.root.classList.toggle("ml-is-placed", rows.length > 0); // the table chooses the axis
-      const heads = [
-        ["Axis", ""],
-        ["Links of its groups", ""],
-        ["busbw", "ml-n"],
-        [head, "ml-time-head"],
-        ["", ""],
-      ];
-      refill(
-        header,
-        element(
-          "tr",
-          {},
-          ...heads.map(([text, name]) =>
-            element(text ? "th" : "td", { class: name || null, scope: text ? "col" : null, text }),
-          ),
-        ),
+      const names = ["Axis", "Links of its groups", "busbw", head, ""];
+      refill(header, ...headOf(names, [null, null, "ml-n", "ml-time-head"]).children);
+      keepNodes(
+        body,
+        made,
+        rows.map((row) => row.axis),
+        makeRow,
       );
-      for (const [name, { root: node }] of made) {
-        if (rows.some((row) => row.axis === name)) continue;
-        node.remove();
-        made.delete(name);
-      }
-      rows.forEach((row, k) => {
-        if (!made.has(row.axis)) made.set(row.axis, makeRow(row.axis));
-        const own = made.get(row.axis);
-        if (body.children[k] !== own.root) body.insertBefore(own.root, body.children[k] ?? null);
-        own.update(row, row.axis === axis, collectives);
-      });
+      for (const row of rows) made.get(row.axis).update(row, row.axis === axis, collectives);
       problem.update(problems.find(({ where }) => where.startsWith("call:")) ?? null);
     },
     destroy() {},

@@ -4,6 +4,8 @@ export const THIN = "\u2009";
 
 export const count = (n) => n.toLocaleString("en");
 
+export const percent = (share) => `${(100 * share).toFixed(2)}%`;
+
 export const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
 
 // The same as format_size, format_time_us and format_bandwidth in units.py.

@@ -1,6 +1,6 @@
 // Panels as widgets.
 
-import { element, keepKeys, listeners } from "./dom.js";
+import { div, keepKeys, listeners } from "./dom.js";
 import { followTheme } from "./theme.js";
 
 /**
@@ -12,7 +12,7 @@ import { followTheme } from "./theme.js";
 export function widgetOf(makePanel, name) {
   return ({ model, el }) => {
     const { listen, stop } = listeners();
-    const root = element("div", { class: `meshlab meshlab-run ml-run-alone ${name}` });
+    const root = div(`meshlab meshlab-run ml-run-alone ${name}`);
     el.append(root);
     const unfollow = followTheme(root);
     const releaseKeys = keepKeys(el);

@@ -6,7 +6,21 @@
 //
 // Each edit passes the queue of queue.js and has a version. Python's answers carry it, so that late ones are dropped.
 
-import { button, copyText, element, find, findAll, refill, setText } from "./dom.js";
+import {
+  attribute,
+  button,
+  consume,
+  copyText,
+  div,
+  element,
+  find,
+  findAll,
+  hasModifier,
+  listeners,
+  refill,
+  setText,
+  span,
+} from "./dom.js";
 import { comparePanel } from "./compare.js";
 import { exportPanel } from "./export.js";
 import { jobPanel } from "./job.js";
@@ -33,18 +47,16 @@ let workbenches = 0;
 
 export function workbenchPanel({ model, root: parent }) {
   const number = ++workbenches;
-  const root = element("div", { class: "meshlab meshlab-workbench" });
+  const root = div("meshlab meshlab-workbench");
   parent.append(root);
-  const ended = new AbortController();
-  const listen = (target, event, handler, options = {}) =>
-    target.addEventListener(event, handler, { signal: ended.signal, ...options });
+  const { listen, stop } = listeners();
   const shows = (name) => model.get("panels").includes(name);
   const isLive = !model.get("_view_only") && typeof model.send === "function"; // a saved page has no kernel
   root.classList.toggle("ml-view-only", !isLive);
 
   const title = element("b", { class: "ml-title" });
-  const summary = element("span", { class: "ml-summary" });
-  const tools = element("span", { class: "ml-tools" });
+  const summary = span("ml-summary");
+  const tools = span("ml-tools");
   const undo = button("Undo", { title: "Undo the last change (Ctrl+Z)." });
   const redo = button("Redo", { title: "Redo (Ctrl+Shift+Z)." });
   const pin = button("Pin as A", {
@@ -55,20 +67,18 @@ export function workbenchPanel({ model, root: parent }) {
     "aria-expanded": "false",
     title: "Show the code that recreates this workbench.",
   });
-  const head = element("div", { class: "ml-head" }, title, summary, tools);
+  const head = div("ml-head", title, summary, tools);
   const code = element("pre", { class: "ml-code", tabindex: "0", "aria-label": "Code" });
   const copy = button("Copy", { class: "ml-copy-button" });
   const codeBox = element("div", { class: "ml-code-box", hidden: true }, code, copy);
   const tabs = element("div", { class: "ml-tabs", role: "tablist", "aria-label": "Workbench" });
-  const side = element("div", { class: "ml-side" });
-  const right = element("div", { class: "ml-right" });
-  const boxes = Object.fromEntries(
-    ["measure", "runs", "design"].map((name) => [name, element("div", { class: `ml-tab ml-${name}` })]),
-  );
+  const side = div("ml-side");
+  const right = div("ml-right");
+  const boxes = Object.fromEntries(["measure", "runs", "design"].map((name) => [name, div(`ml-tab ml-${name}`)]));
   const live = element("div", { class: "ml-live", role: "status", "aria-live": "polite" });
   const toast = element("div", { class: "ml-toast", "aria-hidden": "true", hidden: true });
   right.append(boxes.measure, boxes.runs, boxes.design);
-  root.append(head, codeBox, tabs, element("div", { class: "ml-main" }, side, right), live, toast);
+  root.append(head, codeBox, tabs, div("ml-main", side, right), live, toast);
   tools.append(undo, redo, pin, showCode);
 
   // -- edits --
@@ -161,8 +171,8 @@ export function workbenchPanel({ model, root: parent }) {
   const stage = picture.root.querySelector(".ml-stage");
   const bar = isLive && shows("machine") ? partBar({ after: stage, listen, shell }) : null;
   if (bar) panels.push([bar, partBar.traits]);
-  const low = element("div", { class: "ml-low" });
-  const axes = element("div", { class: "ml-axes-table" });
+  const low = div("ml-low");
+  const axes = div("ml-axes-table");
   const links = picture.root.querySelector(".ml-links");
   links.replaceWith(low);
   low.append(...(shows("table") ? [axes] : []), links);
@@ -170,7 +180,7 @@ export function workbenchPanel({ model, root: parent }) {
   const stageOfB = picture.root.querySelector(".ml-stage");
   if (shows("table")) add(comparePanel, low, stageOfB);
   if (shows("job")) {
-    const step = element("div", { class: "ml-step-panel" });
+    const step = div("ml-step-panel");
     picture.root.prepend(step);
     add(stepPanel, step);
   }
@@ -209,9 +219,9 @@ export function workbenchPanel({ model, root: parent }) {
   function fillHead() {
     const panel = shell.panel();
     setText(title, panel.title);
-    undo.setAttribute("aria-disabled", String(!panel.undo && !queue.waiting().length)); // also of an edit on its way
-    redo.setAttribute("aria-disabled", String(!panel.redo));
-    pin.setAttribute("aria-pressed", String(Boolean(panel.pinned)));
+    attribute(undo, "aria-disabled", !panel.undo && !queue.waiting().length); // also of an edit on its way
+    attribute(redo, "aria-disabled", !panel.redo);
+    attribute(pin, "aria-pressed", Boolean(panel.pinned));
     setText(pin, panel.pinned ? "Unpin A" : "Pin as A");
     setText(code, model.get("_code"));
     fillTabs();
@@ -227,23 +237,21 @@ export function workbenchPanel({ model, root: parent }) {
     refill(
       tabs,
       ...names.map(([name, text]) =>
-        element("button", {
-          type: "button",
+        button(text, {
           role: "tab",
           "data-tab": name,
           id: shell.id(`tab-${name}`),
           "aria-controls": shell.id(name),
           "aria-selected": String(name === tab),
           tabindex: name === tab ? "0" : "-1",
-          text,
         }),
       ),
     );
     for (const [name, box] of Object.entries(boxes)) {
       if (names.length > 1) {
         box.id = shell.id(name);
-        box.setAttribute("role", "tabpanel");
-        box.setAttribute("aria-labelledby", shell.id(`tab-${name}`));
+        attribute(box, "role", "tabpanel");
+        attribute(box, "aria-labelledby", shell.id(`tab-${name}`));
       }
       box.hidden = name !== shown;
     }
@@ -266,8 +274,7 @@ export function workbenchPanel({ model, root: parent }) {
     if (!step) return;
     const at = all.findIndex((one) => one.dataset.tab === model.get("tab"));
     choose(all[(at + step + all.length) % all.length].dataset.tab);
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
   });
 
   // -- header and keys --
@@ -288,7 +295,7 @@ export function workbenchPanel({ model, root: parent }) {
   listen(pin, "click", () => edit({ action: shell.panel().pinned ? "unpin" : "pin" }));
   listen(showCode, "click", () => {
     codeBox.hidden = !codeBox.hidden;
-    showCode.setAttribute("aria-expanded", String(!codeBox.hidden));
+    attribute(showCode, "aria-expanded", !codeBox.hidden);
     setText(showCode, codeBox.hidden ? "Show code" : "Hide code");
   });
   listen(copy, "click", async () => {
@@ -305,8 +312,7 @@ export function workbenchPanel({ model, root: parent }) {
     const key = event.key.toLowerCase();
     const action = key === "z" ? (event.shiftKey ? "redo" : "undo") : key === "y" ? "redo" : "";
     if (!action) return;
-    event.preventDefault();
-    event.stopPropagation(); // or JupyterLab would undo an edit of the notebook
+    consume(event); // or JupyterLab would undo an edit of the notebook
     if (!isOff(action === "undo" ? undo : redo)) edit({ action });
   });
   let isFlicked = false;
@@ -317,11 +323,10 @@ export function workbenchPanel({ model, root: parent }) {
     shell.send({ type: "flick", on: isOn });
   };
   listen(stage, "keydown", (event) => {
-    if (event.key.toLowerCase() !== "a" || event.ctrlKey || event.metaKey || event.altKey || event.target !== stage) {
+    if (event.key.toLowerCase() !== "a" || hasModifier(event) || event.target !== stage) {
       return;
     }
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
     flick(true);
   });
   listen(stage, "keyup", (event) => event.key.toLowerCase() === "a" && flick(false));
@@ -339,7 +344,7 @@ export function workbenchPanel({ model, root: parent }) {
 
   return {
     destroy() {
-      ended.abort();
+      stop();
       unfollow();
       for (const timer of [slow, silent, toastTimer]) clearTimeout(timer);
       for (const [event, handler] of handlers) model.off(event, handler);
