@@ -4,7 +4,7 @@ import { GROUPS, VIRIDIS } from "./colors.js";
 import { button, div, element, headOf, muted, refill, span } from "./dom.js";
 import { boxName, podName, unitName } from "./paint.js";
 import { placeOf } from "./pick.js";
-import { count, plural, rangeOf, threeDigits } from "./text.js";
+import { count, joined, plural, rangeOf, threeDigits } from "./text.js";
 
 const DETAILS = ["one cell per GPU", "hosts", "GPUs, NICs, rails", "every link"];
 
@@ -74,7 +74,7 @@ export function fillLegend(parent, p) {
   if (p.drawn.nic.length && view.is_placed) entries.push(element("span", {}, swatch("nic"), "NIC"));
   if (scene.network === "known") {
     entries.push(element("span", {}, swatch("leaf"), "leaf switch"));
-    const above = [scene.pod_word, scene.top_word].filter(Boolean).join(" and ");
+    const above = joined(" and ", [scene.pod_word, scene.top_word]);
     if (above) entries.push(element("span", {}, swatch("spine"), `fabric: ${above} switches`));
   }
   if (loads?.by.nic) {

@@ -59,6 +59,11 @@ export function button(text, attributes = {}) {
   return element("button", { type: "button", ...attributes, text });
 }
 
+/** A box for the sentence of an error, which a screen reader reads at once. */
+export function alertBox() {
+  return element("div", { class: "ml-run-alert", role: "alert" });
+}
+
 /**
  * @param {string} name Of its class
  * @param {...(Child | Child[])} children

@@ -186,7 +186,7 @@ export function menu({ label, listen, root: page, choose, title = "" }) {
   });
   listen(page, "pointerdown", (event) => root.contains(event.target) || toggle(false));
   listen(root, "focusout", (event) => event.relatedTarget && !root.contains(event.relatedTarget) && toggle(false));
-  const heading = (text) => element("div", { class: "ml-menu-head", text });
+  const heading = (text) => div("ml-menu-head", text);
   const item = (value, text, { note = "", off = "" } = {}) =>
     element(
       "button",

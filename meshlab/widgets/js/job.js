@@ -2,6 +2,7 @@
 
 import { attribute, button, div, element, fillSelect, muted, refill, setText, span, textField } from "./dom.js";
 import { disclosure, problemBox, typedField } from "./fields.js";
+import { joined } from "./text.js";
 
 export function jobPanel({ model, root, listen, shell }) {
   const { edit, isLive } = shell;
@@ -117,7 +118,7 @@ export function jobPanel({ model, root, listen, shell }) {
 
   function layoutRow(row, k) {
     const chunks = row.interleave > 1 ? `, ${row.interleave} chunks per stage` : "";
-    const more = [row.experts && `experts ${row.experts}`, chunks].filter(Boolean).join("");
+    const more = joined("", [row.experts && `experts ${row.experts}`, chunks]);
     const content = [
       element("span", { class: "ml-layout-mesh", text: row.mesh }),
       ...(more ? [muted(more)] : []),
@@ -161,7 +162,7 @@ export function jobPanel({ model, root, listen, shell }) {
       layouts = (found?.rows ?? []).map(({ mesh, experts: on, interleave }) => ({ mesh, experts: on, interleave }));
       refill(list, ...(found?.rows ?? []).map(layoutRow));
       list.hidden = !layouts.length;
-      const summary = found ? [found.note, found.more].filter(Boolean).join(". ") : "";
+      const summary = found ? joined(". ", [found.note, found.more]) : "";
       setText(note, summary);
       note.hidden = !summary;
     },

@@ -1,11 +1,12 @@
 // The engines, the form of the next run, the run, and the monitor.
 
 import { GROUPS } from "./colors.js";
-import { attribute, button, div, element, fill, muted, setText, show, span, textField } from "./dom.js";
+import { alertBox, attribute, button, div, element, fill, muted, setText, show, span, textField } from "./dom.js";
 import { typedField } from "./fields.js";
 import { monitorPanel } from "./monitor.js";
 import { queueOf } from "./queue.js";
 import { runPanel } from "./run.js";
+import { joined } from "./text.js";
 
 const GROUPINGS = { together: "all together", "together, alone": "together and alone", pairs: "pairs of ranks" };
 const ENGINE_SIGNS = { none: "○", ready: "●", busy: "●", broken: "✕", closing: "○", closed: "○" };
@@ -41,7 +42,7 @@ function enginesPanel({ model, shell }) {
     onclick: () => send("close"),
   });
   const map = rankMap({ model });
-  const alert = element("div", { class: "ml-run-alert", role: "alert" });
+  const alert = alertBox();
   const choices = div("ml-run-starts", number, choice, start, end);
   const root = element(
     "section",
@@ -75,7 +76,7 @@ function enginesPanel({ model, shell }) {
     attribute(root, "data-state", state);
     setText(sign, doing && state === "none" ? "◌" : ENGINE_SIGNS[state]);
     const isNone = state === "none" || state === "closed";
-    setText(line, isNone ? doing || "No ranks yet" : [where, doing || ENGINE_WORDS[state]].filter(Boolean).join(" · "));
+    setText(line, isNone ? doing || "No ranks yet" : joined(" · ", [where, doing || ENGINE_WORDS[state]]));
     fill(choice, offered, () => offered.map(({ text }) => element("option", { text })));
     if (!number.value && offered.length) fit(chosen());
     const isBusy = Boolean(doing);
@@ -267,7 +268,7 @@ function formPanel({ model, listen, shell }) {
       bench.meshes.map((one) => button(`Use ${one}`, { onclick: () => send({ mesh: one }) })),
     );
     show(meshes, bench.meshes.length > 0);
-    setText(estimate, [bench.why, bench.estimate].filter(Boolean).join(" "));
+    setText(estimate, joined(" ", [bench.why, bench.estimate]));
     start.disabled = !bench.can_start;
     start.classList.toggle("ml-run-main", !bench.why); // the ranks have the main button until they run
   }

@@ -1,6 +1,6 @@
 // A field for a text, the button that explains it, and the explanation that Python returns as HTML.
 
-import { button, copyText, div, element, muted, setText, show } from "./dom.js";
+import { alertBox, button, copyText, div, element, muted, setText, show } from "./dom.js";
 
 const MOST_BYTES = 8 << 20; // a Jupyter server closes a connection that gets a message of more than 10 MiB
 const SLOW_MS = 300; // a longer wait is shown
@@ -33,7 +33,7 @@ export function pasteBoxPanel({ model, root, listen }) {
     onclick: copied,
   });
   const status = element("span", { class: "ml-soft ml-paste-status", role: "status" });
-  const problem = element("div", { class: "ml-run-alert", role: "alert" });
+  const problem = alertBox();
   const result = element("section", { class: "ml-paste-result", "aria-label": "Explanation" });
   root.append(
     div("ml-paste-label", label, hint),

@@ -3,7 +3,7 @@
 import { coordinates, deviceOfRank, entry, groupName, hostsOfUnit, nameOfDevice, nicsOf, unitLoad } from "./data.js";
 import { cableOf, middle, nearest, stubOf, uplinkOf } from "./parts.js";
 import { boxName, podName, taperText, unitName } from "./paint.js";
-import { count, plural, rateText, runsText, sizeText, threeDigits, timeText } from "./text.js";
+import { count, joined, plural, rateText, runsText, sizeText, threeDigits, timeText } from "./text.js";
 
 function contains(array, k, x, y, margin = 0) {
   const left = array[k * 4];
@@ -262,7 +262,7 @@ function loadText(p, name, k) {
 // The heading and the text of a hit, null if there is nothing to show.
 export function describeHit(p, hit) {
   const { scene, view } = p;
-  const lines = (title, ...rest) => [title, rest.filter(Boolean).join("\n")];
+  const lines = (title, ...rest) => [title, joined("\n", rest)];
   if (hit.kind === "device") return describeDevice(p, hit);
   if (hit.kind === "nic") {
     const kind = scene.kindOf(hit.host);
@@ -354,7 +354,7 @@ function describeDevice(p, hit) {
     if (nic !== undefined) lines.push(`${kind.nic_names[nic - scene.first_nic[hit.host]]}: ${loadText(p, "nic", nic)}`);
     else if (p.loads.by.device?.bytes[d] > 0) lines.push(`NVLink: ${loadText(p, "device", d)}`);
   }
-  return [rank >= 0 ? `rank ${count(rank)}` : `${name}, no rank`, lines.filter(Boolean).join("\n")];
+  return [rank >= 0 ? `rank ${count(rank)}` : `${name}, no rank`, joined("\n", lines)];
 }
 
 // The nearest device in a direction, -1 at the edge.

@@ -33,7 +33,7 @@ import { paintBase } from "./paint.js";
 import { deviceBelow, nextPart, outlineOf, wayOut } from "./parts.js";
 import { describeHit, failedAt, hitOfDevice, neighbour, placeOf, placeOfText } from "./pick.js";
 import { queueOf } from "./queue.js";
-import { count, runsText } from "./text.js";
+import { count, joined, runsText } from "./text.js";
 import { followTheme } from "./theme.js";
 import { tooltip } from "./tooltip.js";
 import { contain, fitWidth, hitAtCenter, hitAtPoint, mostZoom, resetZoom, showPlace, zoomAt } from "./window.js";
@@ -308,10 +308,7 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
 
   function fillPanels() {
     const { view, loads } = p;
-    setText(
-      verdict,
-      [loads?.axis === view.axis ? loads?.mark : "", view.verdict || view.title].filter(Boolean).join(" "),
-    );
+    setText(verdict, joined(" ", [loads?.axis === view.axis ? loads?.mark : "", view.verdict || view.title]));
     fillSelect(
       axisBox,
       view.options.map((name) => [name, name]),

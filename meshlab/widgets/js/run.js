@@ -5,6 +5,7 @@ import { VIRIDIS } from "./colors.js";
 import { curveChart } from "./curve.js";
 import { unpack } from "./data.js";
 import {
+  alertBox,
   attribute,
   button,
   consume,
@@ -20,6 +21,7 @@ import {
   svg,
 } from "./dom.js";
 import { recordPanel } from "./monitor.js";
+import { joined } from "./text.js";
 
 export const SIGNS = { running: "●", paused: "❚❚", done: "✓", cancelled: "■", interrupted: "■", failed: "✕" };
 const MOST_NAMED_CELLS = 24; // ranks of a matrix that shows its numbers
@@ -65,7 +67,7 @@ export function resultTable({ columns, rows, left, more }) {
       ),
     ),
   );
-  return div("ml-run-scroll", grid, more ? element("div", { class: "ml-soft", text: more }) : []);
+  return div("ml-run-scroll", grid, more ? div("ml-soft", more) : []);
 }
 
 export function runPanel({ model, root: parent, listen, shell }) {
@@ -98,7 +100,7 @@ export function runPanel({ model, root: parent, listen, shell }) {
     fillBar,
   );
   const step = div("ml-run-step");
-  const alert = element("div", { class: "ml-run-alert", role: "alert" });
+  const alert = alertBox();
   const note = div("ml-soft");
   const restart = button("Restart", {
     class: "ml-run-main",
@@ -158,7 +160,7 @@ export function runPanel({ model, root: parent, listen, shell }) {
     if (run.id !== shownRun) [shownRun, chosen] = [run.id, "curve"];
     attribute(root, "data-state", run.state);
     setText(sign, run.verdict ? "!" : SIGNS[run.state]);
-    setText(headline, [run.verdict, run.headline].filter(Boolean).join(" · "));
+    setText(headline, joined(" · ", [run.verdict, run.headline]));
     setText(step, run.step);
     fillBar.style.width = `${100 * run.share}%`;
     attribute(bar, "aria-valuenow", Math.round(100 * run.share));
@@ -201,8 +203,8 @@ export function runPanel({ model, root: parent, listen, shell }) {
     if (one) {
       fill(detail, [shownRun, one.name, one.text], () =>
         [
-          element("div", { class: "ml-run-verdict", text: one.text }),
-          one.note ? element("div", { class: "ml-soft", text: one.note }) : [],
+          div("ml-run-verdict", one.text),
+          one.note ? div("ml-soft", one.note) : [],
           one.matrix ? matrix(one.matrix) : one.rows.length ? resultTable(one) : [],
         ].flat(),
       );

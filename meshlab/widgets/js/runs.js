@@ -1,6 +1,7 @@
 // The runs of this session and of a folder: their names and notes, a filter, their removal, and their comparison.
 
 import {
+  alertBox,
   attribute,
   button,
   div,
@@ -32,7 +33,7 @@ export function runsPanel({ model, root: parent, listen, shell }) {
   const action = (text, onclick, more = {}) => button(text, { onclick, ...more });
   const list = action("List", () => shell.send({ type: "run.folder", folder: folder.value }));
   const note = element("div", { class: "ml-soft", role: "status" });
-  const alert = element("div", { class: "ml-run-alert", role: "alert" });
+  const alert = alertBox();
   const report = action("Report", () => shell.send({ type: "run.report", keys: picked }), {
     title: "Save the report of the run as a page. With two, the earlier one is the baseline.",
   });
@@ -226,13 +227,13 @@ function comparisonOf({ shell, again }) {
   const root = element("section", { class: "ml-run-compared", "aria-label": "Comparison" }, chartBox, pairs);
   const chart = switchedChart({ el: chartBox, curve: () => shown?.curve ?? {} });
 
-  const soft = (text) => element("div", { class: "ml-soft", text });
+  const soft = (text) => div("ml-soft", text);
   /** @returns {(Node | string)[]} */
   function pairOf(pair, isOne) {
     const title = isOne || !pair.of ? [] : [element("h3", { text: pair.of })];
     if (pair.problem) {
       const force = button("Compare anyway", { onclick: () => again(true) });
-      return [...title, element("div", { class: "ml-run-alert", text: pair.problem }), pair.can_force ? force : ""];
+      return [...title, div("ml-run-alert", pair.problem), pair.can_force ? force : ""];
     }
     const n = pair.launches;
     const repeat = button(`Measure ${n} launches of ${pair.repeat.length > 1 ? "each" : "the other"}`, {
@@ -244,7 +245,7 @@ function comparisonOf({ shell, again }) {
     if (pair.figure) figure.append(svgOf(pair.figure));
     return [
       ...title,
-      element("div", { class: "ml-run-verdict", text: pair.text }),
+      div("ml-run-verdict", pair.text),
       ...(pair.repeat.length ? [div("ml-run-repeat", repeat)] : []),
       soft(pair.from),
       soft(pair.to),

@@ -14,7 +14,7 @@ import {
   textField,
 } from "./dom.js";
 import { markClass, problemBox, typedField } from "./fields.js";
-import { count, percent } from "./text.js";
+import { count, joined, percent } from "./text.js";
 
 export function tablePanel({ model, root, listen, shell }) {
   const table = element("table", { class: "ml-table" });
@@ -108,7 +108,7 @@ export function tablePanel({ model, root, listen, shell }) {
         setText(detail, `${row.detail}, ${row.basis}`);
         detail.hidden = !isOn || !row.detail;
         setText(gbs, row.gbs);
-        bar.title = [row.interval, row.detail, row.basis].filter(Boolean).join(" · ");
+        bar.title = joined(" · ", [row.interval, row.detail, row.basis]);
         refill(bar, ...timeBar(row, isOn));
         refill(time, row.time, ...(row.change ? [span("ml-soft ml-change", `${row.change} to A`)] : []));
       },

@@ -6,6 +6,9 @@ export const count = (n) => n.toLocaleString("en");
 
 export const percent = (share) => `${(100 * share).toFixed(2)}%`;
 
+/** @type {(separator: string, parts: any[]) => string} The parts that are not empty, as one text. */
+export const joined = (separator, parts) => parts.filter(Boolean).join(separator);
+
 export const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
 
 // The same as format_size, format_time_us and format_bandwidth in units.py.
