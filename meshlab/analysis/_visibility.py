@@ -55,7 +55,7 @@ class Visibility:
     --------
     >>> import meshlab as ml
     >>> print(ml.analysis.Visibility("all_reduce", 1 << 20, ratio=1.8, turns_ratio=1.2))
-    changes of 1.8× and more at 1 MiB; in turns 1.2×, about 1 min
+    changes of 1.8× and more at 1\u2009MiB; in turns 1.2×, about 1\u2009min
     """
 
     collective: str

@@ -253,11 +253,11 @@ def _short_frame(results: pd.DataFrame) -> pd.DataFrame:
     names = ["axis", "group", "collective"]
     names += [name for name in _DISTINCTIONS if results[name].nunique(dropna=name in CALL) > 1]
     most = pd.get_option("display.max_rows") or len(results)
-    is_shown = [min(row, len(results) - 1 - row) < most for row in range(len(results))]
+    is_drawn = [min(row, len(results) - 1 - row) < most for row in range(len(results))]
     values = results[["time_us", "time_us_lo", "time_us_hi", "busbw_gbs"]].to_numpy("float64", na_value=math.nan)
     texts = [
-        _number_texts(None if size is pd.NA else size, *row) if shown else ("",) * 4
-        for row, size, shown in zip(values.tolist(), results["size_bytes"], is_shown, strict=True)
+        _number_texts(None if size is pd.NA else size, *row) if has_text else ("",) * 4
+        for row, size, has_text in zip(values.tolist(), results["size_bytes"], is_drawn, strict=True)
     ]
     columns = zip(*texts, strict=True) if texts else [()] * 4
     return pd.DataFrame(

@@ -56,7 +56,7 @@ def visibility(visible: Visibility, *, ax: Axes | None = None) -> Axes:
     >>> import meshlab as ml
     >>> visible = ml.analysis.Visibility("all_reduce", 1 << 20, ratio=1.8, turns_ratio=1.2)
     >>> ml.plot.visibility(visible).get_title(loc="left")
-    'visible now, all_reduce of 1 MiB'
+    'visible now, all_reduce of 1\u2009MiB'
     """
     check_type("visible", visible, Visibility, hint="pass run.estimate.visible, unless it is None")
     ways = _ways(visible)

@@ -222,6 +222,10 @@ def test_ctrl_c_keeps_the_rows_and_writes_them(tmp_path: Path) -> None:
         assert process.stdout is not None
         while "steps, about" not in process.stdout.readline():  # the run has started
             assert process.poll() is None
+        # Without a row, nothing is kept.
+        while not any(path.stat().st_size for path in (tmp_path / "run").glob("steps-*")):
+            assert process.poll() is None
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         err = process.communicate(timeout=120)[1]
     assert process.returncode == 130, err
