@@ -38,8 +38,8 @@ class ErrorTerm(NamedTuple):
     def value(self, key: Key | None = None, factor: float = 1.0) -> float:
         """Return the expected seconds, or those with another value of one of the factors."""
         value = self.seconds
-        for own in self.factors:
-            value *= factor if own.key == key else own.expected
+        for unknown in self.factors:
+            value *= factor if unknown.key == key else unknown.expected
         return value
 
 

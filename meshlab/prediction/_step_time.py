@@ -379,10 +379,10 @@ def _exposed(
 ) -> Iterator[ExposedAxis]:
     """Yield the exposed communication of every axis that communicates."""
     for number, name in enumerate(COMPONENTS):
-        own = [call for call in calls if call.component == name]
-        if not own:
+        of_component = [call for call in calls if call.component == name]
+        if not of_component:
             continue
-        call = max(own, key=lambda call: float(call.hidden_end[0] + call.open_end[0]))
+        call = max(of_component, key=lambda call: float(call.hidden_end[0] + call.open_end[0]))
         exchange, row = call.exchange, int(call.rows[0])
         yield ExposedAxis(
             name=name,
