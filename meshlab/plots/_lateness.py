@@ -126,10 +126,12 @@ def stragglers(
     ['rank 0', 'rank 1']
     """
     part = _choose(run, results, step, group, launch)
+    values = part.values[:, ~part.is_warmup]
+    if not values.size:
+        raise BenchError("all batches of this step are warm-up; choose another step, or pass the samples as measured")
     ax = _open(ax, part)
     from matplotlib import rcParams
 
-    values = part.values[:, ~part.is_warmup]
     n = len(part.ranks)
     label = ["start after the first rank" if part.is_aligned else "excess time over the fastest rank"]
     label += ["dots: batches", "bar: median"]

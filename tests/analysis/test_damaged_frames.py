@@ -90,6 +90,12 @@ def test_a_doubled_batch_is_named(frames: Frames) -> None:
         ml.plots.batches((results, pd.concat([samples, samples])))
 
 
+def test_a_step_with_warm_up_alone_is_named(frames: Frames) -> None:
+    results, samples = frames
+    with pytest.raises(ml.MeshlabError, match="all batches of this step are warm-up"):
+        ml.plots.stragglers((results, samples.assign(is_warmup=True)))
+
+
 def test_a_batch_that_a_rank_lacks_does_not_count_for_lateness(frames: Frames) -> None:
     results, samples = frames
     missing = samples.drop(samples.index[samples["rank"].eq(0) & samples["batch"].eq(samples["batch"].max())])

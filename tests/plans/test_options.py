@@ -94,7 +94,7 @@ def test_a_new_option_changes_at_most_four_modules(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, new_option.__file__],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "200"},  # captions on one line
         capture_output=True,
         text=True,
         timeout=120,
