@@ -140,17 +140,17 @@ def test_letters_and_arrows_stay_in_the_widget(lab: Lab, page: Any) -> None:
     model = page.get_by_label("Model", exact=True)
     model.focus()
     page.keyboard.type("Llama 3 8B")
-    assert notebook.ask("wb.job.title") == "'Llama 3 8B'"
+    notebook.wait_for("wb.job.title", "'Llama 3 8B'")
     page.keyboard.press("ArrowDown")
-    assert notebook.ask("wb.job.title") == "'Llama 3 70B'"
+    notebook.wait_for("wb.job.title", "'Llama 3 70B'")
     undo = page.locator(".meshlab-workbench").get_by_role("button", name="Undo", exact=True)
     undo.focus()
     page.keyboard.type("abdd")
     page.keyboard.press("Enter")
-    assert notebook.ask("wb.job.title") == "'Llama 3 8B'"
+    notebook.wait_for("wb.job.title", "'Llama 3 8B'")
     assert undo.evaluate("node => node === document.activeElement")
     page.keyboard.press("Control+z")
-    assert notebook.ask("wb.job") == "None"
+    notebook.wait_for("wb.job", "None")
     assert page.locator(".jp-Cell").count() == 1
     with page.expect_response(lambda answer: answer.request.method == "PUT" and "keys.ipynb" in answer.url):
         page.keyboard.press("Control+s")  # this one stays JupyterLab's

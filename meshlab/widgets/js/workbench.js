@@ -40,7 +40,7 @@ const TABS = [
   ["measure", "Measure"],
   ["runs", "Runs"],
 ];
-const OF_EDITS = ["_panel", "_table", "axis"]; // traits that an edit changes
+const OF_EDITS = ["_panel", "_table", "_job", "axis"]; // traits that an edit changes
 const SLOW_MS = 150; // a longer wait is shown
 const SILENT_MS = 5000; // after which the kernel probably runs a cell
 let workbenches = 0;
