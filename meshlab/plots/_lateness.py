@@ -244,6 +244,8 @@ def _choose(run: Any, results: pd.DataFrame | None, step: int | None, group: str
     chosen, late, rows = (frame[_matches(frame, key, missing=True)] for frame in (chosen, late, results))
     is_aligned = bool(chosen["start_offset_us"].notna().all())
     times = by_batch(chosen, "time_us").T
+    if not times.size:
+        raise BenchError("the samples of this step have no rank or no batch; pass the samples as measured")
     if is_aligned:
         values = by_batch(chosen, "start_offset_us").T.to_numpy()
     else:

@@ -96,6 +96,13 @@ def test_a_step_with_warm_up_alone_is_named(frames: Frames) -> None:
         ml.plots.stragglers((results, samples.assign(is_warmup=True)))
 
 
+def test_samples_without_ranks_are_named(frames: Frames) -> None:
+    results, samples = frames
+    for plot in (ml.plots.batches, ml.plots.stragglers):
+        with pytest.raises(ml.MeshlabError, match="no rank or no batch"):
+            plot((results, samples.assign(rank=pd.NA)))
+
+
 def test_a_batch_that_a_rank_lacks_does_not_count_for_lateness(frames: Frames) -> None:
     results, samples = frames
     missing = samples.drop(samples.index[samples["rank"].eq(0) & samples["batch"].eq(samples["batch"].max())])
