@@ -39,7 +39,7 @@ def _option(default: Any, **facts: Any) -> Any:
 
 
 def _ctas(bound: str) -> Callable[[int], str]:
-    return lambda value: f"at {bound} {value} CTA{'s' * (value != 1)}"
+    return lambda value: f"at {bound} {value} CTA{'' if value == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
