@@ -113,7 +113,7 @@ def stragglers(
     Raises
     ------
     BenchError
-        If `run` has no samples, or none of that step, group and launch.
+        If `run` has no samples, or none of that step, group and launch with a rank and a batch.
 
     Examples
     --------
@@ -178,7 +178,7 @@ def batches(
     Raises
     ------
     BenchError
-        If `run` has no samples, or none of that step, group and launch.
+        If `run` has no samples, or none of that step, group and launch with a rank and a batch.
 
     Examples
     --------

@@ -1,14 +1,13 @@
 // The step of the job on the layout on the screen: its time, its memory, what limits it, and its parts as a bar.
 
 import { percent } from "./text.js";
-import { button, element, refill, setText, muted } from "./dom.js";
+import { button, element, refill, muted } from "./dom.js";
 import { disclosure } from "./fields.js";
 
 export function stepPanel({ model, root, listen, shell }) {
   const head = element("div", {});
   const table = element("div", {});
-  const caveat = element("p", { class: "ml-soft" });
-  const details = disclosure("Parts of the step", listen, table, caveat);
+  const details = disclosure("Parts of the step", listen, table);
   const box = element(
     "div",
     { class: "ml-step-box", role: "group", "aria-label": "Step of the job", hidden: true },
@@ -84,10 +83,9 @@ export function stepPanel({ model, root, listen, shell }) {
         ),
         ...(step.fits ? [] : [fixable("ml-bad", `It does not fit: ${step.fix}.`, step)]),
         bar(step),
-        element("p", { class: "ml-soft", text: `${step.limit}.` }),
+        element("p", { class: "ml-soft", text: `${step.limit}. ${step.caveat}` }),
       );
       refill(table, partsTable(step));
-      setText(caveat, step.caveat);
     },
     destroy() {},
   };
