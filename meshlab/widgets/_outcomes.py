@@ -51,7 +51,7 @@ class Outcomes:
         if a is None:
             return None
         cluster = None if a.machine is None else a.machine.cluster
-        key, (before, view) = (id(a), axis), self._view_of_a
+        key, (before, view) = (a, axis), self._view_of_a
         if view is None or before != key:
             view = view_with(a.mesh, cluster, axis, view)
             self._view_of_a = key, view
@@ -66,7 +66,7 @@ class Outcomes:
         if design.pinned is None:
             return None
         calls = tuple((axis, drawing.call_of(axis)) for axis in design.mesh.axis_names)
-        key = (id(design.pinned), drawing.placement, calls, design.job, design.experts)
+        key = (design.pinned, drawing.placement, calls, design.job, design.experts)
         if self._comparison[0] != key:
             other = self.drawing_of_a(design, drawing, axis)
             assert other is not None
