@@ -30,9 +30,11 @@ MakeResults = Callable[..., pd.DataFrame]
 # Hypothesis also judges how long the examples and their generation take, which on a busy machine is no property of the
 # code.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# Tests that need another number of examples than these call `examples`.
-settings.register_profile("quick", PATIENT, max_examples=30)
-settings.register_profile("full", PATIENT, max_examples=100)
+# Tests that need another number of examples than these call `examples`. Both have the same examples in every run, so a
+# check of a change fails for that change only. `random` searches for further ones, see CONTRIBUTING.md.
+settings.register_profile("quick", PATIENT, max_examples=30, derandomize=True)
+settings.register_profile("full", PATIENT, max_examples=100, derandomize=True)
+settings.register_profile("random", PATIENT, max_examples=100)
 settings.load_profile("quick")
 
 # The workers of pytest-xdist get whole files. All files that start MPI ranks go to one worker, and all that start a

@@ -19,6 +19,7 @@ from meshlab.mesh._mesh import DeviceMesh
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Node
 from meshlab.topology.model._presets import preset
+from meshlab.topology.model._rails import rails_of
 from meshlab.topology.placement._placement import Placement, as_placement, place
 from meshlab.topology.readers._nccl_xml import read_nccl_topology
 from tests.examples import examples
@@ -52,8 +53,15 @@ def reference(placement: Placement, axis: str) -> list[dict[str, Any]]:
             return False
         # The group needs a common rail on both hosts.
         node = cluster.node_of[devices]
-        ends = [{int(domains[i][r]) for r in ranks if node[r] == node[end]} for end in (one, other)]
+        ends = [{leaf for r in ranks if node[r] == node[end] for leaf in leaves(i, r)} for end in (one, other)]
         return bool(ends[0] & ends[1])
+
+    def leaves(i: int, rank: int) -> set[int]:
+        # A device that has lost its NICs uses the rails of all NICs that are then nearest to it.
+        rails = cluster.levels[i - network].rails
+        template = cluster.templates[cluster.kinds[cluster.node_of[devices[rank]]]]
+        share = rails_of(template, rails).share[cluster.local_of[devices[rank]]]
+        return {int(domains[i][rank]) // rails * rails + rail for rail in range(rails) if share[rail]}
 
     def level(ranks: list[int], one: int, other: int) -> int:
         return next(i for i in range(len(domains)) if joined(i, one, other, ranks))
