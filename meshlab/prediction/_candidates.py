@@ -16,25 +16,23 @@ from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import THIN
 from meshlab.mesh._axes import as_integer, divisors
+from meshlab.prediction._compute_time import ComputeTime, compute_time, constant_time
+from meshlab.prediction._compute_rates import MATMUL_BITS, ComputeRates, scaled_rates
 from meshlab.prediction._job import Job
 from meshlab.prediction._volumes import Degrees, memory_of, problems
 from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._hardware import Device
 from meshlab.topology.model._levels import Floats
 from meshlab.topology.model._products import peak_tflops
 
 AXES = ("pp", "dp", "cp", "tp")
 """The axes of the dense layout, in the usual order: slowest first."""
 
-UTILISATION = (0.45, 0.6)
-"""Share of a GPU's peak that the computation of large models reaches, without communication and bubble.
-
-This is an assumption, because only totals are published, which include both. On H100 they are 38 to 43 % (Llama 3 405B,
-arXiv 2407.21783, table 4) and up to 47 % (README of Megatron-LM).
-"""
-
 Degree = int | Iterable[int] | None
 
-_DEVICE: dict[str, Any] = {"memory_share": 0.9, "memory_gib": None, "peak": None, "utilisation": UTILISATION}
+_DEVICE: dict[str, Any] = {
+    "memory_share": 0.9, "memory_gib": None, "peak": None, "utilisation": None, "rates": None,
+}  # fmt: skip
 
 
 class DeviceArguments(TypedDict, total=False):
@@ -43,7 +41,8 @@ class DeviceArguments(TypedDict, total=False):
     memory_share: float
     memory_gib: float | None
     peak: float | None
-    utilisation: tuple[float, float]
+    utilisation: tuple[float, float] | None
+    rates: ComputeRates | None
 
 
 class SearchArguments(DeviceArguments, total=False):
@@ -61,8 +60,7 @@ class SearchArguments(DeviceArguments, total=False):
 ARGUMENTS = Arguments(SearchArguments, dict.fromkeys(("pp", "dp", "cp", "tp", "ep", "interleave", "order")) | _DEVICE)
 """The arguments of a search. `search` documents them."""
 
-_SPEEDUP = {"bfloat16": 1.0, "float16": 1.0, "float32": 0.5, "float8_e4m3fn": 2.0, "float8_e5m2": 2.0}
-"""Peak relative to 16 bits, as in data sheets from Ampere (TF32) and Ada or Hopper (8 bits) on."""
+_NARROWER, _NARROWEST = 1.6, 3.2  # peaks relative to 16 bits from which products have 8 and 4 bits
 
 _MOST_FEWER = 64  # ranks that may stay idle
 
@@ -72,21 +70,21 @@ class WeakestDevice:
     """Memory and speed of the weakest device."""
 
     memory: float
-    flops: float
-    utilisation: tuple[float, float]
-
-    @property
-    def speed(self) -> float:
-        """Floating-point operations per second at the middle of the utilisation."""
-        return self.flops * sum(self.utilisation) / 2
+    flops: float  # peak of the matrix products, in operations per second
+    matmul: str  # element type of the matrix products
+    rates: ComputeRates
+    utilisation: tuple[float, float] | None  # share of the peak that replaces the rates
 
     @classmethod
     def of(cls, cluster: Cluster, ranks: int, job: Job, choice: Mapping[str, Any]) -> WeakestDevice:
         """Return the least memory and peak of the devices with ranks, or what the caller chose instead."""
-        memory_share, memory_gib, peak, utilisation = (choice[name] for name in _DEVICE)
-        shares = tuple(utilisation) if isinstance(utilisation, Sequence) else ()
-        if len(shares) != 2 or not all(map(_is_positive, shares)) or not shares[0] <= shares[1] <= 1:
-            raise MeshError(f"utilisation must be two shares of the peak, not {utilisation!r}", hint="pass (0.45, 0.6)")
+        memory_share, memory_gib, peak, utilisation, rates = (choice[name] for name in _DEVICE)
+        shares = _shares(utilisation)
+        if rates is not None and not isinstance(rates, ComputeRates):
+            raise MeshError(
+                f"rates must be ComputeRates, not {type(rates).__name__}",
+                hint="measure them with ml.benchmark.compute_rates(engines)",
+            )
         if not _is_positive(memory_share) or memory_share > 1:
             raise MeshError(f"memory_share must be from 0 to 1, not {memory_share!r}", hint="pass 0.9")
         for name, limit, unit in (("memory_gib", memory_gib, "GiB"), ("peak", peak, "TFLOP/s")):
@@ -101,22 +99,54 @@ class WeakestDevice:
                     "the memory of some devices is unknown", hint=Hint("pass {}, such as 80", Argument("memory_gib"))
                 )
             memory_gib = min(size for size in sizes if size) / 2**30
-        if peak is None:
-            peaks = {device.name: peak_tflops(device.name) for device in devices}
-            unknown = [name for name, value in peaks.items() if math.isnan(value)]
-            if unknown or not peaks:
-                raise TopologyError(
-                    f"the peak of {unknown[0]!r} is unknown" if unknown else "the cluster has no devices",
-                    hint=Hint("pass {} in TFLOP/s, such as 989 for an H100 in bfloat16", Argument("peak")),
-                )
-            if job.dtype not in _SPEEDUP:
-                raise MeshError(
-                    f"the peak for {job.dtype} is unknown", hint=Hint("pass {} in TFLOP/s", Argument("peak"))
-                )
-            # GPUs before Ada multiply 8-bit floats as 16-bit ones.
-            has_8_bits = all((device.compute_capability or (0, 0)) >= (8, 9) for device in devices)
-            peak = min(peaks.values()) * (_SPEEDUP[job.dtype] if has_8_bits else min(_SPEEDUP[job.dtype], 1.0))
-        return cls(memory_gib * memory_share * 2**30, peak * 1e12, (shares[0], shares[1]))
+        name, matmul, peak = _slowest(devices, job, peak)
+        if rates is None:
+            rates = scaled_rates(name, peak, MATMUL_BITS[matmul])
+        return cls(memory_gib * memory_share * 2**30, peak * 1e12, matmul, rates, shares)
+
+
+    def compute_time(self, job: Job, d: Degrees) -> ComputeTime:
+        """Return the seconds of computation of a step, from the rates or at the middle of the utilisation."""
+        if self.utilisation is None:
+            return compute_time(job, d, self.rates, self.matmul)
+        speed = self.flops * sum(self.utilisation) / 2
+        return constant_time(job, d, speed)
+
+
+def _shares(utilisation: Any) -> tuple[float, float] | None:
+    if utilisation is None:
+        return None
+    shares = tuple(utilisation) if isinstance(utilisation, Sequence) else ()
+    if len(shares) != 2 or not all(map(_is_positive, shares)) or not shares[0] <= shares[1] <= 1:
+        raise MeshError(f"utilisation must be two shares of the peak, not {utilisation!r}", hint="pass (0.45, 0.6)")
+    return shares[0], shares[1]
+
+
+def _slowest(devices: Sequence[Device], job: Job, peak: float | None) -> tuple[str, str, float]:
+    """Return the name of the slowest device, and the element type and the peak of its matrix products in TFLOP/s."""
+    peaks = {device.name: peak_tflops(device.name) for device in devices}
+    unknown = [name for name, value in peaks.items() if math.isnan(value)]
+    if peak is None and (unknown or not peaks):
+        raise TopologyError(
+            f"the peak of {unknown[0]!r} is unknown" if unknown else "the cluster has no devices",
+            hint=Hint("pass {} in TFLOP/s, such as 989 for an H100 in bfloat16", Argument("peak")),
+        )
+    name = min(peaks, key=lambda name: (math.isnan(peaks[name]), peaks[name]), default="")
+    published = peaks.get(name, math.nan)
+    matmul = job.matmul or job.dtype
+    if peak is not None:
+        # Without a type of products, a peak far above that of 16 bits is the one of a narrower type.
+        ratio = peak / published
+        if job.matmul is None and MATMUL_BITS.get(matmul) == 16:
+            matmul = "nvfp4" if ratio > _NARROWEST else "float8_e4m3fn" if ratio > _NARROWER else matmul
+        return name, matmul, float(peak)
+    if matmul not in MATMUL_BITS:
+        raise MeshError(f"the peak for {matmul} is unknown", hint=Hint("pass {} in TFLOP/s", Argument("peak")))
+    # GPUs before Ada multiply 8-bit floats as 16-bit ones, and those before Blackwell 4-bit floats as 8-bit ones.
+    capability = min((device.compute_capability or (0, 0)) for device in devices)
+    speedup = 16 / MATMUL_BITS[matmul]
+    most = 1.0 if capability < (8, 9) else 2.0 if capability < (10, 0) else 4.0
+    return name, matmul, published * min(speedup, most)
 
 
 def _is_positive(value: object) -> bool:

@@ -279,6 +279,7 @@ class Job:
     dtype: str = "bfloat16"
     gradient_dtype: str = "float32"
     dispatch_dtype: str | None = None
+    matmul: str | None = None
     recompute: str = "none"
     zero: int = 1
     sequence_parallel: bool = True
@@ -286,6 +287,7 @@ class Job:
     interleave: int = 1
     uneven_stages: bool = False
     overlap_experts: bool = False
+    software: str | None = None
     name: str = ""
 
     def __post_init__(self) -> None:

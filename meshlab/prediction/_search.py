@@ -270,9 +270,10 @@ def _distinct(links: GroupLinks) -> tuple[GroupLinks, Sizes]:
 
 def _times(job: Job, hardware: WeakestDevice, d: Degrees, placed: _Placed, settings: NcclSettings) -> StepParts:
     """Price the communication of every layout."""
+    compute = hardware.compute_time(job, d)
     which = placed.which
-    calls = priced_exchanges(job, d, which, placed.links, placed.rows, speed=hardware.speed, settings=settings)
-    return step_parts(job, hardware, d, which, calls)
+    calls = priced_exchanges(job, d, which, placed.links, placed.rows, compute=compute, settings=settings)
+    return step_parts(job, d, which, calls, compute)
 
 
 def _ties(ends: Floats, exposed: Floats) -> tuple[Sizes, Sizes]:

@@ -323,11 +323,12 @@ def step_time(
     view = None if experts is None else shape.view(str(as_mesh(experts)))
     links, rows = _links_of(layout, placement, view, has_experts=work.experts > 0)
     which = np.zeros(1, dtype=np.int64)
+    compute = hardware.compute_time(work, layout.degrees)
     priced = priced_exchanges(
-        work, layout.degrees, which, links, rows, speed=hardware.speed, settings=settings or NcclSettings()
+        work, layout.degrees, which, links, rows, compute=compute, settings=settings or NcclSettings()
     )
     calls = tuple(call for call in priced if call.calls[0] > 0)
-    parts = step_parts(work, hardware, layout.degrees, which, iter(calls))
+    parts = step_parts(work, layout.degrees, which, iter(calls), compute)
     low, high = parts.ends()[:, 0]
     memory = Memory(*(float(part[0]) for part in memory_of(work, layout.degrees)))
     return StepTime(

@@ -277,6 +277,10 @@ class _Program:
         self.end_weights = job.embedding_parameters / d.tp * np.where(has_both_ends, 2, 1)
         self.first_part = (job.matrices - 1) / job.matrices  # of the feed-forward network, before its activation
 
+    def rank_weights(self, kind: str) -> Floats:
+        """Parameters of a layer on one rank, except for those of its experts."""
+        return self.dense_weights if kind == "dense" else self.moe_weights
+
     def layer_flops(self, kind: str) -> Floats:
         """Forward computation of a layer."""
         inner = self.ffn if kind == "dense" else self.routed + self.shared
