@@ -62,6 +62,9 @@ ARGUMENTS = Arguments(SearchArguments, dict.fromkeys(("pp", "dp", "cp", "tp", "e
 
 _NARROWER, _NARROWEST = 1.6, 3.2  # peaks relative to 16 bits from which products have 8 and 4 bits
 
+MEMORY_ERROR = 1.2
+"""Factor by which published peaks of memory miss the estimate in four of five runs."""
+
 _MOST_FEWER = 64  # ranks that may stay idle
 
 
@@ -210,63 +213,50 @@ def degrees_at(d: Degrees, index: npt.NDArray[np.integer]) -> Degrees:
     return Degrees(*(getattr(d, field.name)[index] for field in fields(Degrees)))
 
 
-def drop_layouts(job: Job, d: Degrees, hardware: WeakestDevice) -> tuple[npt.NDArray[np.bool_], DroppedLayouts]:
+def drop_layouts(job: Job, d: Degrees) -> tuple[npt.NDArray[np.bool_], DroppedLayouts]:
     """Return a mask of the layouts on which the job can run, and the others with their reasons."""
-    count = len(d.pp)
     reasons = list(problems(job, d))
-    kind = np.full(count, -1)
+    kind = np.full(len(d.pp), -1)
     for number, problem in enumerate(reasons):
         kind[(kind < 0) & problem.bad] = number
-    valid = np.flatnonzero(kind < 0)
-    needed = np.zeros(count)
-    needed[valid] = np.sum(memory_of(job, degrees_at(d, valid)), axis=0)
-    kind[(kind < 0) & (needed > hardware.memory)] = len(reasons)
-    return kind < 0, DroppedLayouts(job, d, reasons, kind, needed, hardware.memory)
+    return kind < 0, DroppedLayouts(d, reasons, kind)
 
 
 @dataclass(frozen=True, eq=False)
 class DroppedLayouts:
-    """The layouts on which the job cannot run. `kind` is the index of the problem, that of the memory, or -1."""
+    """The layouts that do not divide the job. `kind` is the index of the problem, or -1."""
 
-    job: Job
     degrees: Degrees
     problems: list[Any]
     kind: npt.NDArray[np.int_]
-    needed: Floats
-    memory: float
 
     def reason(self, i: int) -> tuple[str, str, str]:
         """Return the kind of a layout's problem, the problem, and its fix."""
-        number = int(self.kind[i])
-        if number < len(self.problems):
-            problem = self.problems[number]
-            return problem.kind, problem.reason(i), problem.fix(i)
-        needed, limit = _gib(self.needed[i]), _gib(self.memory)
-        layout = degrees_at(self.degrees, np.array([i]))
-        return (
-            "memory",
-            f"needs {needed} of the {limit} that a device may use",
-            memory_fix(self.job, layout, self.memory),
-        )
-
-    def nearest(self) -> int | None:
-        """Return the layout that exceeds the memory by the least, or None if none suits the job."""
-        over = np.flatnonzero(self.kind == len(self.problems))
-        return int(over[self.needed[over].argmin()]) if len(over) else None
+        problem = self.problems[int(self.kind[i])]
+        return problem.kind, problem.reason(i), problem.fix(i)
 
     def groups(self) -> Iterator[tuple[int, int]]:
-        """Yield for each kind of problem the number of its layouts and the index of one, the nearest if known."""
-        for number in range(len(self.problems) + 1):
+        """Yield for each kind of problem the number of its layouts and the index of one."""
+        for number in range(len(self.problems)):
             rows = np.flatnonzero(self.kind == number)
             if len(rows):
-                nearest = self.nearest() if number == len(self.problems) else None
-                yield len(rows), int(rows[0]) if nearest is None else nearest
+                yield len(rows), int(rows[0])
+
+
+def memory_state(needed: Floats, limit: float) -> npt.NDArray[np.str_]:
+    """Return for each estimate whether it fits, is tight, or is over the limit by more than its error."""
+    share = np.asarray(needed) / limit
+    return np.where(share <= 1 / MEMORY_ERROR, "fits", np.where(share <= MEMORY_ERROR, "tight", "over"))
 
 
 def memory_fix(job: Job, layout: Degrees, memory: float) -> str:
     """Return the change of a job with which its only layout needs at most a number of bytes."""
-    changes: list[dict[str, Any]] = [{"micro_batch": 1}, {"recompute": "selective"}, {"recompute": "full"}]
-    for change in (*changes, {"zero": 3}, {"recompute": "full", "zero": 3}):
+    half = max(int(layout.layers(job)[0]) // 2, 1)
+    changes: list[dict[str, Any]] = [
+        *({"micro_batch": 1}, {"recompute": "selective"}, {"offload": half}, {"recompute": "full"}, {"zero": 3}),
+        *({"recompute": "full", "offload": 2 * half}, {"recompute": "full", "zero": 3}),
+    ]
+    for change in changes:
         needed = float(np.sum(memory_of(job.replace(**change), layout)))
         if needed <= memory:
             words = [Argument(name, value) for name, value in change.items()]
@@ -280,7 +270,7 @@ def _gib(size: float) -> str:
 
 
 def find_fewer_ranks(
-    job: Job, ranks: int, degrees: dict[str, list[int] | None], chunks: list[int], hardware: WeakestDevice
+    job: Job, ranks: int, degrees: dict[str, list[int] | None], chunks: list[int]
 ) -> int | None:
     """Return the next lower number of ranks on which the job can run, such as 30 if one of 31 is too many."""
     for fewer in range(ranks - 1, max(ranks // 2, ranks - _MOST_FEWER) - 1, -1):
@@ -289,24 +279,19 @@ def find_fewer_ranks(
             candidates = all_factorisations(fewer, allowed, chunks)
         except MeshError:  # a wanted degree does not divide this number
             continue
-        if drop_layouts(job, candidates, hardware)[0].any():
+        if drop_layouts(job, candidates)[0].any():
             return fewer
     return None
 
 
 def nothing_fits(job: Job, ranks: int, dropped: DroppedLayouts, fewer: int | None) -> MeshError:
-    """Return the error for a search without a layout, with the nearest one or the most frequent reason."""
-    total = len(dropped.kind)
-    i = dropped.nearest()
+    """Return the error for a search without a layout, with the most frequent reason."""
     what = f"no layout of {ranks:,} rank{'s' * (ranks != 1)} can run {job.title}"
-    if i is None:
-        reasons = [(count, *dropped.reason(index)) for count, index in dropped.groups()]
-        count, _, reason, fix = max(reasons)
-        if fewer:
-            fix = Hint("{}, or {}", fix, Argument("world_size", fewer))
-        return MeshError(f"{what}: {reason} ({count:,} of {total:,} layouts)", hint=fix)
-    _, reason, fix = dropped.reason(i)
-    return MeshError(f"{what}: the nearest is {mesh_text(dropped.degrees, i, AXES)}, which {reason}", hint=fix)
+    reasons = [(count, *dropped.reason(index)) for count, index in dropped.groups()]
+    count, _, reason, fix = max(reasons)
+    if fewer:
+        fix = Hint("{}, or {}", fix, Argument("world_size", fewer))
+    return MeshError(f"{what}: {reason} ({count:,} of {len(dropped.kind):,} layouts)", hint=fix)
 
 
 def mesh_text(d: Degrees, i: int, order: Sequence[str]) -> str:

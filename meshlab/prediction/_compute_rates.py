@@ -32,6 +32,7 @@ class Scale(NamedTuple):
     shares: Mapping[int, float]  # by bits: how much more of its peak than the H200 a product reaches
     attention: float  # rate of attention relative to the H200
     memory_tbs: float  # bandwidth of the memory in TB/s, from data sheets
+    host_gbs: float = 50.0  # between the device and the memory of its host, each way: PCIe 5, 4 or NVLink-C2C
 
 
 class Kernel(NamedTuple):
@@ -67,6 +68,10 @@ class ComputeRates:
         Time in us that the host needs to launch a kernel.
     factors : mapping, optional
         Factors of the rates of matrix products by bits, and of attention (key 0). By default 1.
+    flash : float, default 1
+        Rate of FlashAttention-2 relative to that of the table's attention.
+    host_gbs : float, default 50
+        GB/s between the device and the memory of its host, each way.
     """
 
     gpu: str
@@ -75,6 +80,8 @@ class ComputeRates:
     memory_tbs: float
     launch_us: float
     factors: Mapping[int, float] = field(default_factory=dict)
+    flash: float = 1.0
+    host_gbs: float = 50.0
 
     def products(self, dtype: str, m: Any, n: Any, k: Any) -> Floats:
         """Return the rates of products of (m, k) and (k, n) matrices in TFLOP/s."""
@@ -145,16 +152,19 @@ def rates_of_rows(gpu: str, source: str, rows: Iterable[Mapping[str, Any]], *, l
 
 LAUNCH_US = 8.0
 
+FLASH = 0.4
+"""Rate of FlashAttention-2 on Hopper relative to the measured kernel of cuDNN, fitted to published steps."""
+
 # Dense peaks and bandwidths are those of NVIDIA's data sheets. The shares and factors of attention are fitted.
 _H200 = Scale({32: 494.0, 16: 989.0, 8: 1979.0}, {}, 1.0, 4.8)
 SCALES: dict[str, Scale] = {
-    "A100": Scale({16: 312.0, 32: 156.0}, {16: 1.25}, 0.35, 2.0),
+    "A100": Scale({16: 312.0, 32: 156.0}, {16: 1.23}, 0.35, 2.0, 25.0),
     "H100": Scale({16: 989.0, 8: 1979.0, 32: 494.0}, {}, 1.0, 3.35),
     "H200": Scale({16: 989.0, 8: 1979.0, 32: 494.0}, {}, 1.0, 4.8),
-    "B200": Scale({16: 2250.0, 8: 4500.0, 4: 9000.0, 32: 1100.0}, {16: 1.0, 8: 1.0, 4: 0.8}, 2.4, 8.0),
-    "GB200": Scale({16: 2500.0, 8: 5000.0, 4: 10000.0, 32: 1250.0}, {16: 1.0, 8: 1.0, 4: 0.8}, 2.4, 8.0),
-    "B300": Scale({16: 2250.0, 8: 4500.0, 4: 13500.0, 32: 1100.0}, {16: 1.0, 8: 1.0, 4: 0.8}, 2.4, 8.0),
-    "GB300": Scale({16: 2500.0, 8: 5000.0, 4: 15000.0, 32: 1250.0}, {16: 1.0, 8: 1.0, 4: 0.8}, 2.4, 8.0),
+    "B200": Scale({16: 2250.0, 8: 4500.0, 4: 9000.0, 32: 1100.0}, {16: 0.92, 8: 0.92, 4: 0.78}, 2.4, 8.0),
+    "GB200": Scale({16: 2500.0, 8: 5000.0, 4: 10000.0, 32: 1250.0}, {16: 0.92, 8: 0.92, 4: 0.78}, 2.4, 8.0, 300.0),
+    "B300": Scale({16: 2250.0, 8: 4500.0, 4: 13500.0, 32: 1100.0}, {16: 1.14, 8: 1.14, 4: 0.65}, 3.0, 8.0),
+    "GB300": Scale({16: 2500.0, 8: 5000.0, 4: 15000.0, 32: 1250.0}, {16: 1.14, 8: 1.14, 4: 0.65}, 3.0, 8.0, 300.0),
 }
 
 
@@ -173,7 +183,7 @@ def scaled_rates(gpu: str, peak: float | None = None, bits: int = 16) -> Compute
     factors[0] = scale.attention
     source = base.source if _family(gpu) == "H200" else "scaled from an H200 by published peaks and fitted factors"
     memory = base.memory_tbs * scale.memory_tbs / _H200.memory_tbs
-    return ComputeRates(gpu, source, base.kernels, memory, LAUNCH_US, factors)
+    return ComputeRates(gpu, source, base.kernels, memory, LAUNCH_US, factors, FLASH if scale.attention == 1.0 else 1.0, scale.host_gbs)
 
 
 def _family(gpu: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from meshlab.prediction._compute_rates import MATMUL_BITS, ComputeRates
-from meshlab.prediction._volumes import Degrees, _Program, stage_flops
+from meshlab.prediction._volumes import Degrees, _Program, offloaded_bytes, stage_flops
 from meshlab.topology.model._levels import Floats
 
 if TYPE_CHECKING:
@@ -21,16 +21,16 @@ class Software(NamedTuple):
 
     share: float  # of its rate alone that a kernel reaches within a step
     passes: float  # memory traffic of elementwise kernels, relative to fused ones
-    attention: float  # rate of attention relative to the measured kernel, from Hopper on
+    is_flash: bool  # attention is FlashAttention-2, which does not use what is new in Hopper
     kernels: float  # kernels per dense layer and micro-batch, forward and backward
     launch: float  # time of a launch relative to that of the rates
 
 
 SOFTWARE = {
-    "fused": Software(0.95, 1.2, 1.0, 60.0, 1.0),
-    "graphed": Software(0.95, 1.2, 1.0, 60.0, 0.1),
-    "compiled": Software(0.85, 1.2, 0.5, 80.0, 1.0),
-    "eager": Software(0.85, 2.4, 0.5, 150.0, 1.0),
+    "fused": Software(1.0, 1.3, False, 60.0, 1.0),
+    "graphed": Software(1.0, 1.3, False, 60.0, 0.1),
+    "compiled": Software(0.86, 1.3, True, 80.0, 1.0),
+    "eager": Software(0.86, 2.6, True, 150.0, 1.0),
 }
 
 
@@ -38,9 +38,9 @@ SOFTWARE = {
 class Coefficients:
     """Fitted numbers of the time of computation."""
 
-    grouped: float = 0.85  # rate of the products of experts relative to one product
+    grouped: float = 0.83  # rate of the products of experts relative to one product
     permuted: float = 10.0  # copies of the routed tokens per layer, forward
-    expert_kernels: float = 700.0  # more kernels per layer with experts
+    expert_kernels: float = 1150.0  # more kernels per layer with experts
     quantised: float = 4.0  # bytes per element of an 8-bit conversion
     per_micro_batch: float = 0.002  # seconds in which the GPU waits for the host around a micro-batch
 
@@ -57,11 +57,7 @@ class ComputeTime:
     ending: Floats  # of the optimizer, after the last micro-batch, without a bubble
     speed: Floats  # operations per second on average
     attention_speed: Floats  # operations per second of attention
-
-
-def software_of(job: Job) -> str:
-    """Return the kernels of a job: by default those of PyTorch with sharded weights, else of Megatron."""
-    return job.software or ("compiled" if job.zero >= 2 else "fused")
+    product: Floats  # seconds of one of the four products of a layer, on average
 
 
 def compute_time(job: Job, d: Degrees, rates: ComputeRates, matmul: str) -> ComputeTime:
@@ -85,13 +81,17 @@ def compute_time(job: Job, d: Degrees, rates: ComputeRates, matmul: str) -> Comp
     accumulated = 8 * (dense + experts) / (rates.memory_tbs * 1e12) if job.zero < 2 else 0.0
     own = dense / np.where(job.zero > 0, d.shards, 1) + experts / np.where(job.zero > 0, d.expert_shards, 1)
     ending = 34 * own / (rates.memory_tbs * 1e12)
-    software = SOFTWARE[software_of(job)]
+    software = SOFTWARE[job.kernels]
     launched = sum(counts[kind] * few.kernels(kind) for kind in counts) * rates.launch_us * 1e-6 * software.launch
-    seconds = m * (busiest + accumulated + COEFFICIENTS.per_micro_batch * SOFTWARE[software_of(job)].launch)
+    if job.offload:
+        # Activations leave during the forward pass and return during the backward pass, which is twice as long.
+        moved = offloaded_bytes(job, d) / (rates.host_gbs * 1e9)
+        busiest = busiest + np.maximum(moved - busiest / 3, 0) + np.maximum(moved - 2 * busiest / 3, 0)
+    seconds = m * (busiest + accumulated + COEFFICIENTS.per_micro_batch * SOFTWARE[job.kernels].launch)
     attention = few.attention_seconds()[index]
     factor = 3 * p.core / np.maximum(attention, 1e-30)
     return ComputeTime(
-        seconds, m * launched, ending, stage_flops(job, d) / np.maximum(seconds, 1e-30), np.asarray(factor)
+        seconds, m * launched, ending, stage_flops(job, d) / np.maximum(seconds, 1e-30), np.asarray(factor), few.product()[index]
     )
 
 
@@ -99,7 +99,7 @@ def constant_time(job: Job, d: Degrees, speed: float) -> ComputeTime:
     """Return the seconds of computation at one speed for all kernels, in operations per second."""
     flops = stage_flops(job, d)
     zero, same = np.zeros(len(flops)), np.full(len(flops), speed)
-    return ComputeTime(flops / speed, zero, zero, same, same)
+    return ComputeTime(flops / speed, zero, zero, same, same, zero)
 
 
 class _Kernels:
@@ -108,7 +108,7 @@ class _Kernels:
     def __init__(self, job: Job, d: Degrees, rates: ComputeRates, matmul: str) -> None:
         self.job, self.d, self.rates = job, d, rates
         self.p = _Program(job, d)
-        self.software = SOFTWARE[software_of(job)]
+        self.software = SOFTWARE[job.kernels]
         self.tbs = rates.memory_tbs * 1e12
         self.tokens = job.micro_batch * job.sequence / d.cp
         self.share = self.software.share
@@ -135,6 +135,9 @@ class _Kernels:
         rate = self.rates.products(_wide(self.matmul), self.tokens, columns, job.hidden) * 1e12 * self.share
         # The loss reads and writes logits of 4 bytes, and their gradients.
         return np.asarray(3 * flops / rate + 24 * self.software.passes * self.tokens * columns / self.tbs)
+
+    def product(self) -> Floats:
+        return np.asarray(sum(self._products("dense")) / 4)
 
     def attention_seconds(self) -> Floats:
         return self._attention("forward") + self._attention("backward")
@@ -171,7 +174,7 @@ class _Kernels:
         sequence = job.sequence / d.cp
         rate = self.rates.attention(phase, job.micro_batch, job.heads / d.tp, sequence, job.head_sizes[0])
         operations = self.p.core * (1.0 if phase == "forward" else 2.5)
-        factor = self.software.attention if 0 in self.rates.factors and self.rates.factors[0] >= 0.9 else 1.0
+        factor = self.rates.flash if self.software.is_flash else 1.0
         return np.asarray(operations / (rate * 1e12 * self.share * factor))
 
     def _elementwise(self, kind: str) -> Floats:

@@ -161,9 +161,9 @@ def _searched(
     )
     chunks = sorted({min(number, _MOST_CHUNKS) for number in interleaves})  # more than the layers of any job
     candidates = all_factorisations(ranks, allowed, chunks)
-    can_run, dropped = drop_layouts(job, candidates, hardware)
+    can_run, dropped = drop_layouts(job, candidates)
     if not can_run.any():
-        raise nothing_fits(job, ranks, dropped, find_fewer_ranks(job, ranks, degrees_of, chunks, hardware))
+        raise nothing_fits(job, ranks, dropped, find_fewer_ranks(job, ranks, degrees_of, chunks))
     degrees = degrees_at(candidates, np.flatnonzero(can_run))
     placed = _Placed.of(table, job, degrees, parse_orders(choice["order"]))
     times = _times(job, hardware, degrees, placed, settings)

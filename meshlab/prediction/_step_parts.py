@@ -26,7 +26,7 @@ COMPONENT_OF: Mapping[str, str] = {name: name for name in ("tp", "cp", "ep", "pp
 }  # fmt: skip
 """The component of the communication of every role."""
 
-HIDDEN = 0.8
+HIDDEN = 0.75
 """Share of the communication that may be hidden which a schedule hides, fitted to published steps."""
 
 CAVEAT = "Step times are not validated until a rehearsal on that machine."
@@ -116,6 +116,8 @@ def priced_exchanges(
             calls = block.repeats * call.times * (1.0 if call.once else m * (1 + idle))
             speed = compute.attention_speed if call.role == "cp" else compute.speed
             cover = (call.cover / speed)[which] if call.overlaps != "nothing" else 0.0
+            if call.role == "tp" and call.overlaps == "nothing" and job.has_async_tp:
+                cover = compute.product[which]
             yield PricedExchange(call, time, calls[which], cover, row)
 
 
