@@ -240,13 +240,12 @@ def _set_title(ax: Axes, layouts: Layouts, frame: pd.DataFrame, theme: Theme) ->
             handles.append(Patch(color=theme.groups[_COLORS[name]], label=label, linewidth=0))
     handles.append(Patch(facecolor="none", edgecolor=theme.ink2, hatch="//////", linewidth=0, label="may be hidden"))
     height = legend_above(ax, handles)
-    low, high = layouts.utilisation
     return set_title(
         ax,
         [layouts.job.title, f"{layouts.ranks:,} ranks", layouts.cluster.title or layouts.cluster.summary],
         verdict=layouts.verdict,
         note=[
-            f"computation at {100 * (low + high) / 2:.0f}{THIN}% of the peak",
+            layouts.rate_text,
             "not validated until a rehearsal on that machine",
         ],
         gap=height,

@@ -19,6 +19,7 @@ from meshlab.mesh._axes import as_integer, divisors
 from meshlab.prediction._compute_time import ComputeTime, compute_time, constant_time
 from meshlab.prediction._compute_rates import MATMUL_BITS, ComputeRates, scaled_rates
 from meshlab.prediction._job import Job
+from meshlab.prediction._step_range import StepRange, step_range
 from meshlab.prediction._volumes import Degrees, memory_of, problems
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device
@@ -77,6 +78,7 @@ class WeakestDevice:
     matmul: str  # element type of the matrix products
     rates: ComputeRates
     utilisation: tuple[float, float] | None  # share of the peak that replaces the rates
+    range: StepRange
 
     @classmethod
     def of(cls, cluster: Cluster, ranks: int, job: Job, choice: Mapping[str, Any]) -> WeakestDevice:
@@ -105,8 +107,31 @@ class WeakestDevice:
         name, matmul, peak = _slowest(devices, job, peak)
         if rates is None:
             rates = scaled_rates(name, peak, MATMUL_BITS[matmul])
-        return cls(memory_gib * memory_share * 2**30, peak * 1e12, matmul, rates, shares)
+        of_step = step_range(job, name, matmul)
+        return cls(memory_gib * memory_share * 2**30, peak * 1e12, matmul, rates, shares, of_step)
 
+
+    @property
+    def compute_error(self) -> float:
+        """Factor by which the time of computation may be longer or shorter."""
+        if self.utilisation is None:
+            return self.range.factor
+        return math.sqrt(self.utilisation[1] / self.utilisation[0])
+
+    @property
+    def rate_text(self) -> str:
+        """What the time of computation rests on, in a few words."""
+        if self.utilisation is not None:
+            return f"computation at {100 * sum(self.utilisation) / 2:.0f}{THIN}% of the peak"
+        return f"rates of kernels {self.rates.source}"
+
+    @property
+    def basis(self) -> str:
+        """What the range rests on, in a sentence."""
+        if self.utilisation is None:
+            return self.range.text
+        low, high = (f"{100 * share:.0f}" for share in self.utilisation)
+        return f"The range is that of {low} to {high}{THIN}% of the peak, and of nothing and all hidden."
 
     def compute_time(self, job: Job, d: Degrees) -> ComputeTime:
         """Return the seconds of computation of a step, from the rates or at the middle of the utilisation."""

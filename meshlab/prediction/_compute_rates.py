@@ -152,26 +152,26 @@ def rates_of_rows(gpu: str, source: str, rows: Iterable[Mapping[str, Any]], *, l
 
 LAUNCH_US = 8.0
 
-FLASH = 0.4
+FLASH = 0.38
 """Rate of FlashAttention-2 on Hopper relative to the measured kernel of cuDNN, fitted to published steps."""
 
 # Dense peaks and bandwidths are those of NVIDIA's data sheets. The shares and factors of attention are fitted.
 _H200 = Scale({32: 494.0, 16: 989.0, 8: 1979.0}, {}, 1.0, 4.8)
 SCALES: dict[str, Scale] = {
-    "A100": Scale({16: 312.0, 32: 156.0}, {16: 1.23}, 0.35, 2.0, 25.0),
+    "A100": Scale({16: 312.0, 32: 156.0}, {16: 1.14}, 0.35, 2.0, 25.0),
     "H100": Scale({16: 989.0, 8: 1979.0, 32: 494.0}, {}, 1.0, 3.35),
     "H200": Scale({16: 989.0, 8: 1979.0, 32: 494.0}, {}, 1.0, 4.8),
-    "B200": Scale({16: 2250.0, 8: 4500.0, 4: 9000.0, 32: 1100.0}, {16: 0.92, 8: 0.92, 4: 0.78}, 2.4, 8.0),
-    "GB200": Scale({16: 2500.0, 8: 5000.0, 4: 10000.0, 32: 1250.0}, {16: 0.92, 8: 0.92, 4: 0.78}, 2.4, 8.0, 300.0),
-    "B300": Scale({16: 2250.0, 8: 4500.0, 4: 13500.0, 32: 1100.0}, {16: 1.14, 8: 1.14, 4: 0.65}, 3.0, 8.0),
-    "GB300": Scale({16: 2500.0, 8: 5000.0, 4: 15000.0, 32: 1250.0}, {16: 1.14, 8: 1.14, 4: 0.65}, 3.0, 8.0, 300.0),
+    "B200": Scale({16: 2250.0, 8: 4500.0, 4: 9000.0, 32: 1100.0}, {16: 0.88, 8: 0.88, 4: 0.76}, 2.4, 8.0),
+    "GB200": Scale({16: 2500.0, 8: 5000.0, 4: 10000.0, 32: 1250.0}, {16: 0.88, 8: 0.88, 4: 0.76}, 2.4, 8.0, 300.0),
+    "B300": Scale({16: 2250.0, 8: 4500.0, 4: 13500.0, 32: 1100.0}, {16: 1.13, 8: 1.13, 4: 0.65}, 3.0, 8.0),
+    "GB300": Scale({16: 2500.0, 8: 5000.0, 4: 15000.0, 32: 1250.0}, {16: 1.13, 8: 1.13, 4: 0.65}, 3.0, 8.0, 300.0),
 }
 
 
 def scaled_rates(gpu: str, peak: float | None = None, bits: int = 16) -> ComputeRates:
     """Return the rates of a GPU by its name, scaled from those of the H200. A peak replaces the published one."""
     base = measured_h200()
-    scale = SCALES.get(_family(gpu)) or _by_peak(gpu, peak)
+    scale = SCALES.get(family_of(gpu)) or _by_peak(gpu, peak)
     factors = {}
     relative = peak_tflops(gpu) / scale.peaks[16]
     relative = 1.0 if np.isnan(relative) else relative
@@ -181,12 +181,12 @@ def scaled_rates(gpu: str, peak: float | None = None, bits: int = 16) -> Compute
         own = peak if peak is not None and width == bits else published
         factors[width] = own / reference * scale.shares.get(width, scale.shares.get(16, 1.0))
     factors[0] = scale.attention
-    source = base.source if _family(gpu) == "H200" else "scaled from an H200 by published peaks and fitted factors"
+    source = base.source if family_of(gpu) == "H200" else "scaled from an H200 by published peaks and fitted factors"
     memory = base.memory_tbs * scale.memory_tbs / _H200.memory_tbs
     return ComputeRates(gpu, source, base.kernels, memory, LAUNCH_US, factors, FLASH if scale.attention == 1.0 else 1.0, scale.host_gbs)
 
 
-def _family(gpu: str) -> str:
+def family_of(gpu: str) -> str:
     """Return the key of a GPU in `SCALES`, or an empty string."""
     import re
 

@@ -28,6 +28,8 @@ from meshlab.prediction._candidates import (
     degrees_at,
     drop_layouts,
     find_fewer_ranks,
+    memory_fix,
+    memory_state,
     mesh_text,
     nothing_fits,
     parse_orders,
@@ -47,7 +49,7 @@ from meshlab.prediction._step_parts import (
     step_parts,
 )
 from meshlab.prediction._tuner import NcclSettings
-from meshlab.prediction._volumes import Degrees, Sizes, memory_of
+from meshlab.prediction._volumes import Degrees, Sizes, memory_of, stage_flops
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._levels import Floats
 from meshlab.topology.model._presets import ClusterLike, as_cluster
@@ -273,23 +275,27 @@ def _times(job: Job, hardware: WeakestDevice, d: Degrees, placed: _Placed, setti
     compute = hardware.compute_time(job, d)
     which = placed.which
     calls = priced_exchanges(job, d, which, placed.links, placed.rows, compute=compute, settings=settings)
-    return step_parts(job, d, which, calls, compute)
+    return step_parts(job, hardware, d, which, calls, compute)
 
 
-def _ties(ends: Floats, exposed: Floats) -> tuple[Sizes, Sizes]:
-    """Return an order of the layouts by their mean time, and the number of the tie of each, in that order."""
-    # A layout is tied with the best one of a group unless it is slower at both ends by more than the error of its
-    # communication. The layouts after the first groups form a single group.
-    left = np.argsort(ends.mean(axis=0), kind="stable")
+def _ties(times: StepParts, is_over: npt.NDArray[np.bool_]) -> tuple[Sizes, Sizes]:
+    """Return an order of the layouts by their expected time, and the number of the tie of each, in that order."""
+    # A layout is tied with the best one of a group unless it is slower at both ends of the overlap by more than the
+    # error of its communication. The layouts after the first groups form a single group. Those that exceed the memory
+    # are last.
+    ends, exposed, expected = times.ends(), times.exposed.sum(axis=1), times.expected()
     order: list[Sizes] = []
     tie: list[Sizes] = []
-    while len(left):
-        best = left[0]
-        margin = _MARGIN * np.maximum(exposed[:, left], exposed[:, [best]])
-        tied = (ends[:, left] - ends[:, [best]] <= margin).any(axis=0) | (len(tie) == _MOST_TIES)
-        order.append(left[tied])
-        tie.append(np.full(int(tied.sum()), len(tie)))
-        left = left[~tied]
+    for rows in (np.flatnonzero(~is_over), np.flatnonzero(is_over)):
+        left = rows[np.argsort(expected[rows], kind="stable")]
+        first = len(tie)
+        while len(left):
+            best = left[0]
+            margin = _MARGIN * np.maximum(exposed[:, left], exposed[:, [best]])
+            tied = (ends[:, left] - ends[:, [best]] <= margin).any(axis=0) | (len(tie) == first + _MOST_TIES)
+            order.append(left[tied])
+            tie.append(np.full(int(tied.sum()), len(tie)))
+            left = left[~tied]
     return np.concatenate(order), np.concatenate(tie)
 
 
@@ -320,8 +326,11 @@ class Layouts:
     ) -> None:
         self.cluster, self.job, self.ranks = cluster, job, ranks
         self._hardware, self._placed, self._times, self._dropped = hardware, placed, times, dropped
-        self._order, self._tie = _ties(times.ends(), times.exposed.sum(axis=1))
         self._all_degrees = degrees
+        needed = np.sum(memory_of(job, degrees), axis=0)
+        self._memory = needed[placed.which]
+        self._is_over = memory_state(self._memory, hardware.memory) == "over"
+        self._order, self._tie = _ties(times, self._is_over)
 
     @cached_property
     def _degrees(self) -> Degrees:
@@ -332,8 +341,23 @@ class Layouts:
 
     @property
     def utilisation(self) -> tuple[float, float]:
-        """Share of the peak that computation reaches: low and high end."""
-        return self._hardware.utilisation
+        """Share of the peak that computation reaches: low and high end, of the first layout unless it was passed."""
+        if self._hardware.utilisation is not None:
+            return self._hardware.utilisation
+        first = self._order[:1]
+        flops = stage_flops(self.job, degrees_at(self._all_degrees, self._placed.which[first]))[0]
+        share = float(flops / self._times.compute[first][0] / self._hardware.flops)
+        return share / self._hardware.compute_error, share * self._hardware.compute_error
+
+    @property
+    def basis(self) -> str:
+        """What the range of the times rests on, in a sentence."""
+        return self._hardware.basis
+
+    @property
+    def rate_text(self) -> str:
+        """What the time of computation rests on, in a few words."""
+        return self._hardware.rate_text
 
     @property
     def n_tied(self) -> int:
@@ -407,21 +431,22 @@ class Layouts:
         rows = self._order[:most]
         count = len(rows)
         d, times = self._degrees, self._times
-        ends, exposed = times.ends()[:, rows], times.exposed[:, :, rows]
+        ends, exposed = times.range()[:, rows], times.exposed[:, :, rows]
         columns: dict[str, Any] = {"tie": self._tie[:count], "mesh": [self._text(i) for i in range(count)]}
         if self.job.experts:
             columns["experts"] = [self._expert_text(i) for i in range(count)]
         columns |= {name: getattr(d, name)[:count] for name in (*AXES, "ep")}
         columns["interleave"] = d.chunks[:count]
         columns["micro_batches"] = d.micro_batches(self.job)[:count]
-        columns |= {"step_s_lo": ends[0], "step_s_hi": ends[1]}
+        columns |= {"step_s": times.expected()[rows], "step_s_lo": ends[0], "step_s_hi": ends[1]}
         columns |= {"compute_s": times.compute[rows], "bubble_s": times.bubble[rows]}
         columns |= {"exposed_s_lo": exposed[0].sum(axis=0), "exposed_s_hi": exposed[1].sum(axis=0)}
         for number, name in enumerate(COMPONENTS):
             columns |= {f"{name}_s_lo": exposed[0, number], f"{name}_s_hi": exposed[1, number]}
         best = self.job.model_flops / self.ranks / self._hardware.flops
         columns |= {"mfu_lo": best / ends[1], "mfu_hi": best / ends[0]}
-        columns["memory_gib"] = np.sum(memory_of(self.job, degrees_at(d, np.arange(count))), axis=0) / 2**30
+        columns["memory_gib"] = self._memory[rows] / 2**30
+        columns["memory"] = memory_state(self._memory[rows], self._hardware.memory)
         columns["orders"] = self._placed.merged[rows]
         return pd.DataFrame(columns)
 
@@ -511,8 +536,6 @@ class Layouts:
     def _sentences(self) -> list[str]:
         frame = self.frame()
         first = frame.iloc[0]
-        low, high = self._hardware.utilisation
-        middle = (low + high) / 2
         compute, bubble = seconds_text(first["compute_s"]), seconds_text(first["bubble_s"])
         exposed = range_text(first["exposed_s_lo"], first["exposed_s_hi"])
         lines = [
@@ -538,11 +561,21 @@ class Layouts:
         if len(kinds):
             parts = [f"{count:,} by {kind}" for kind, count in zip(kinds["kind"], kinds["layouts"], strict=True)]
             lines.append(f"Dropped: {', '.join(parts)}.")
-        lines.append(
-            f"With {_percent_range(low, high)} of the peak, computation and bubble take {middle / high:.2f} to "
-            f"{middle / low:.2f} times as long on every layout. {CAVEAT}"
-        )
+        over = int(self._is_over.sum())
+        if over:
+            lines.append(self._memory_sentence(over))
+        lines.append(f"{self.basis} {CAVEAT}")
         return lines
+
+    def _memory_sentence(self, over: int) -> str:
+        """Describe the layouts that exceed the memory, with the change that makes the best of them fit."""
+        i = int(np.flatnonzero(self._is_over[self._order])[0])
+        needed, limit = float(self._memory[self._order[i]]), self._hardware.memory
+        fix = memory_fix(self.job, degrees_at(self._degrees, np.array([i])), limit)
+        return (
+            f"By the estimate {over:,} layout{'s' * (over != 1)} exceed{'s' * (over == 1)} the memory and come last. The "
+            f"best of them, {self._text(i)}, needs {needed / 2**30:.0f} of {limit / 2**30:.0f}{THIN}GiB: {fix}."
+        )
 
     def _size(self, i: int, role: str) -> int:
         return int(self._placed.links.n_ranks[self._row(i, role)]) if role in self._placed.rows else 1

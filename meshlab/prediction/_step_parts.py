@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from meshlab.base._units import THIN, format_bandwidth, format_number, format_range
+from meshlab.prediction._candidates import WeakestDevice
 from meshlab.prediction._compute_time import ComputeTime
 from meshlab.prediction._costs import prices
 from meshlab.prediction._group_links import GroupLinks
 from meshlab.prediction._job import Job
+from meshlab.prediction._step_ratio import HIDDEN
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.prediction._volumes import Degrees, Exchange, Sizes, program
 from meshlab.topology.model._cluster import Cluster
@@ -26,9 +28,6 @@ COMPONENT_OF: Mapping[str, str] = {name: name for name in ("tp", "cp", "ep", "pp
 }  # fmt: skip
 """The component of the communication of every role."""
 
-HIDDEN = 0.75
-"""Share of the communication that may be hidden which a schedule hides, fitted to published steps."""
-
 CAVEAT = "Step times are not validated until a rehearsal on that machine."
 
 
@@ -39,13 +38,24 @@ class StepParts:
     compute: Floats
     bubble: Floats
     exposed: Floats
+    hardware: WeakestDevice
+
+    def range(self) -> Floats:
+        """Return the range of the time of a step, of shape (2, k)."""
+        if self.hardware.utilisation is None:
+            factor = self.hardware.range.factor
+            return np.stack([self.expected() / factor, self.expected() * factor])
+        low, high = self.hardware.utilisation
+        middle = (low + high) / 2
+        work = self.compute + self.bubble
+        return np.stack([work * middle / high, work * middle / low]) + self.exposed.sum(axis=1)
 
     def expected(self) -> Floats:
         """Return the expected time of a step, of shape (k,)."""
         return np.asarray(self.compute + self.bubble + _expected(self.exposed).sum(axis=0))
 
     def ends(self) -> Floats:
-        """Return the band of the time of a step, of shape (2, k)."""
+        """Return the time of a step if the schedule hides what it can, and nothing, of shape (2, k)."""
         return np.asarray(self.compute + self.bubble + self.exposed.sum(axis=1))
 
 
@@ -129,7 +139,12 @@ def _sent_copies(links: GroupLinks, row: Sizes, top_k: int) -> Floats:
 
 
 def step_parts(
-    job: Job, d: Degrees, which: Sizes, calls: Iterator[PricedExchange], compute: ComputeTime
+    job: Job,
+    hardware: WeakestDevice,
+    d: Degrees,
+    which: Sizes,
+    calls: Iterator[PricedExchange],
+    compute: ComputeTime,
 ) -> StepParts:
     """Return the parts of a step of k layouts from their computation and their priced communication."""
     exposed = np.zeros((2, len(COMPONENTS), len(which)))
@@ -141,7 +156,7 @@ def step_parts(
     # The host launches kernels ahead of the GPU. If it needs longer, the GPU waits for it.
     waits = np.maximum(launches - seconds - _expected(exposed).sum(axis=0), 0.0)
     stage = seconds + waits
-    return StepParts(stage + compute.ending[which], stage * d.bubble(job)[which], exposed)
+    return StepParts(stage + compute.ending[which], stage * d.bubble(job)[which], exposed, hardware)
 
 
 def _expected(exposed: Floats) -> Floats:

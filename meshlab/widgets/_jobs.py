@@ -357,8 +357,7 @@ def _pack_step(step: JobStep) -> dict[str, Any]:
 
 
 def _compute_words(time: StepTime) -> str:
-    low, high = time.hardware.utilisation
-    return f"at {100 * (low + high) / 2:.0f}{THIN}% of the peak"
+    return time.hardware.rate_text
 
 
 def _pack_search(listing: Search, mesh: DeviceMesh, experts: str) -> dict[str, Any]:
