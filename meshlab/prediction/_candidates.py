@@ -172,9 +172,10 @@ def _slowest(devices: Sequence[Device], job: Job, peak: float | None) -> tuple[s
         raise MeshError(f"the peak for {matmul} is unknown", hint=Hint("pass {} in TFLOP/s", Argument("peak")))
     # GPUs before Ada multiply 8-bit floats as 16-bit ones, and those before Blackwell 4-bit floats as 8-bit ones.
     capability = min((device.compute_capability or (0, 0)) for device in devices)
-    speedup = 16 / MATMUL_BITS[matmul]
-    most = 1.0 if capability < (8, 9) else 2.0 if capability < (10, 0) else 4.0
-    return name, matmul, published * min(speedup, most)
+    widest = "bfloat16" if capability < (8, 9) else "float8_e4m3fn" if capability < (10, 0) else "nvfp4"
+    if MATMUL_BITS[matmul] < MATMUL_BITS[widest]:
+        matmul = widest
+    return name, matmul, published * 16 / MATMUL_BITS[matmul]
 
 
 def _is_positive(value: object) -> bool:

@@ -152,19 +152,19 @@ def rates_of_rows(gpu: str, source: str, rows: Iterable[Mapping[str, Any]], *, l
 
 LAUNCH_US = 8.0
 
-FLASH = 0.38
+FLASH = 0.37
 """Rate of FlashAttention-2 on Hopper relative to the measured kernel of cuDNN, fitted to published steps."""
 
 # Dense peaks and bandwidths are those of NVIDIA's data sheets. The shares and factors of attention are fitted.
 _H200 = Scale({32: 494.0, 16: 989.0, 8: 1979.0}, {}, 1.0, 4.8)
 SCALES: dict[str, Scale] = {
-    "A100": Scale({16: 312.0, 32: 156.0}, {16: 1.14}, 0.35, 2.0, 25.0),
-    "H100": Scale({16: 989.0, 8: 1979.0, 32: 494.0}, {}, 1.0, 3.35),
-    "H200": Scale({16: 989.0, 8: 1979.0, 32: 494.0}, {}, 1.0, 4.8),
-    "B200": Scale({16: 2250.0, 8: 4500.0, 4: 9000.0, 32: 1100.0}, {16: 0.88, 8: 0.88, 4: 0.76}, 2.4, 8.0),
-    "GB200": Scale({16: 2500.0, 8: 5000.0, 4: 10000.0, 32: 1250.0}, {16: 0.88, 8: 0.88, 4: 0.76}, 2.4, 8.0, 300.0),
-    "B300": Scale({16: 2250.0, 8: 4500.0, 4: 13500.0, 32: 1100.0}, {16: 1.13, 8: 1.13, 4: 0.65}, 3.0, 8.0),
-    "GB300": Scale({16: 2500.0, 8: 5000.0, 4: 15000.0, 32: 1250.0}, {16: 1.13, 8: 1.13, 4: 0.65}, 3.0, 8.0, 300.0),
+    "A100": Scale({16: 312.0, 32: 156.0}, {16: 1.15}, 0.35, 2.0, 25.0),
+    "H100": Scale({16: 989.0, 8: 1979.0, 32: 494.0}, {8: 1.25}, 1.0, 3.35),
+    "H200": Scale({16: 989.0, 8: 1979.0, 32: 494.0}, {8: 1.25}, 1.0, 4.8),
+    "B200": Scale({16: 2250.0, 8: 4500.0, 4: 9000.0, 32: 1100.0}, {16: 1.04, 8: 1.04, 4: 0.94}, 2.4, 8.0),
+    "GB200": Scale({16: 2500.0, 8: 5000.0, 4: 10000.0, 32: 1250.0}, {16: 1.04, 8: 1.04, 4: 0.94}, 2.4, 8.0, 300.0),
+    "B300": Scale({16: 2250.0, 8: 4500.0, 4: 13500.0, 32: 1100.0}, {16: 1.33, 8: 1.33, 4: 0.8}, 3.1, 8.0),
+    "GB300": Scale({16: 2500.0, 8: 5000.0, 4: 15000.0, 32: 1250.0}, {16: 1.33, 8: 1.33, 4: 0.8}, 3.1, 8.0, 300.0),
 }
 
 
@@ -181,7 +181,7 @@ def scaled_rates(gpu: str, peak: float | None = None, bits: int = 16) -> Compute
         own = peak if peak is not None and width == bits else published
         factors[width] = own / reference * scale.shares.get(width, scale.shares.get(16, 1.0))
     factors[0] = scale.attention
-    source = base.source if family_of(gpu) == "H200" else "scaled from an H200 by published peaks and fitted factors"
+    source = base.source if family_of(gpu) == "H200" else "scaled from an H200"
     memory = base.memory_tbs * scale.memory_tbs / _H200.memory_tbs
     return ComputeRates(gpu, source, base.kernels, memory, LAUNCH_US, factors, FLASH if scale.attention == 1.0 else 1.0, scale.host_gbs)
 

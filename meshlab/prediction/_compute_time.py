@@ -27,10 +27,10 @@ class Software(NamedTuple):
 
 
 SOFTWARE = {
-    "fused": Software(1.03, 1.32, False, 60.0, 1.0),
-    "graphed": Software(1.03, 1.32, False, 60.0, 0.1),
-    "compiled": Software(0.9, 1.32, True, 80.0, 1.0),
-    "eager": Software(0.9, 2.64, True, 150.0, 1.0),
+    "fused": Software(0.9, 1.4, False, 60.0, 1.0),
+    "graphed": Software(0.9, 1.4, False, 60.0, 0.1),
+    "compiled": Software(0.9, 1.4, True, 80.0, 1.0),
+    "eager": Software(0.9, 2.8, True, 150.0, 1.0),
 }
 
 
@@ -38,7 +38,7 @@ SOFTWARE = {
 class Coefficients:
     """Fitted numbers of the time of computation."""
 
-    grouped: float = 0.78  # rate of the products of experts relative to one product
+    grouped: float = 0.82  # rate of the products of experts relative to one product
     permuted: float = 10.0  # copies of the routed tokens per layer, forward
     expert_kernels: float = 1130.0  # more kernels per layer with experts
     quantised: float = 4.0  # bytes per element of an 8-bit conversion

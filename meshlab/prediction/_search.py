@@ -568,13 +568,13 @@ class Layouts:
         return lines
 
     def _memory_sentence(self, over: int) -> str:
-        """Describe the layouts that exceed the memory, with the change that makes the best of them fit."""
-        i = int(np.flatnonzero(self._is_over[self._order])[0])
-        needed, limit = float(self._memory[self._order[i]]), self._hardware.memory
+        """Describe the layouts that exceed the memory, with the change that makes the nearest of them fit."""
+        needed = np.where(self._is_over, self._memory, np.inf)[self._order]
+        i, limit = int(needed.argmin()), self._hardware.memory
         fix = memory_fix(self.job, degrees_at(self._degrees, np.array([i])), limit)
         return (
             f"By the estimate {over:,} layout{'s' * (over != 1)} exceed{'s' * (over == 1)} the memory and come last. The "
-            f"best of them, {self._text(i)}, needs {needed / 2**30:.0f} of {limit / 2**30:.0f}{THIN}GiB: {fix}."
+            f"nearest of them, {self._text(i)}, needs {needed[i] / 2**30:.0f} of {limit / 2**30:.0f}{THIN}GiB: {fix}."
         )
 
     def _size(self, i: int, role: str) -> int:
