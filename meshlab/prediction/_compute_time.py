@@ -58,6 +58,7 @@ class ComputeTime:
     speed: Floats  # operations per second on average
     attention_speed: Floats  # operations per second of attention
     product: Floats  # seconds of one of the four products of a layer, on average
+    layer: Floats  # seconds of the last layer in one micro-batch, forward and backward
 
 
 def compute_time(job: Job, d: Degrees, rates: ComputeRates, matmul: str) -> ComputeTime:
@@ -91,7 +92,7 @@ def compute_time(job: Job, d: Degrees, rates: ComputeRates, matmul: str) -> Comp
     attention = few.attention_seconds()[index]
     factor = 3 * p.core / np.maximum(attention, 1e-30)
     return ComputeTime(
-        seconds, m * launched, ending, stage_flops(job, d) / np.maximum(seconds, 1e-30), np.asarray(factor), few.product()[index]
+        seconds, m * launched, ending, stage_flops(job, d) / np.maximum(seconds, 1e-30), np.asarray(factor), few.product()[index], of_layer[last_kind]
     )
 
 
@@ -99,7 +100,9 @@ def constant_time(job: Job, d: Degrees, speed: float) -> ComputeTime:
     """Return the seconds of computation at one speed for all kernels, in operations per second."""
     flops = stage_flops(job, d)
     zero, same = np.zeros(len(flops)), np.full(len(flops), speed)
-    return ComputeTime(flops / speed, zero, zero, same, same, zero)
+    kind = "moe" if job.moe_layers else "dense"
+    layer = 3 * _Program(job, d).layer_flops(kind) / speed
+    return ComputeTime(flops / speed, zero, zero, same, same, layer / 12, layer)
 
 
 class _Kernels:

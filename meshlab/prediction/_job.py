@@ -241,9 +241,10 @@ class Job:
         Element type of the matrix products of layers in mixed precision: ``"float8_e4m3fn"`` or ``"nvfp4"``. Weights,
         activations, attention and logits keep `dtype`. By default `dtype`, but a `peak` of 8 or 4 bits that is passed
         to a search implies these types.
-    overlap_experts : bool, default False
+    overlap_experts : bool, optional
         True if the exchange of one micro-batch's tokens may overlap with the computation of another micro-batch
-        (DualPipe, or Megatron's ``--overlap-moe-expert-parallel-comm``). By default only shared experts overlap.
+        (DualPipe, or Megatron's ``--overlap-moe-expert-parallel-comm``), False if only shared experts overlap. By
+        default predicted times assume it for exchanges that leave NVLink.
     async_tp : bool, optional
         True if exchanges over tp run during the products before and after them (``tp_comm_overlap`` of Megatron, async
         TP of PyTorch). By default for the software of Megatron.
@@ -307,7 +308,7 @@ class Job:
     context: str = "p2p"
     interleave: int = 1
     uneven_stages: bool = False
-    overlap_experts: bool = False
+    overlap_experts: bool | None = None
     async_tp: bool | None = None
     reshard: bool = True
     offload: int = 0
@@ -326,11 +327,12 @@ class Job:
             if number > _MOST:
                 raise MeshError(f"{field} must be at most {_MOST:,}, not {short(value)}")
             set_field(self, field, number)
-        for field in ("gated", "sequence_parallel", "tied", "uneven_stages", "overlap_experts", "reshard"):
+        for field in ("gated", "sequence_parallel", "tied", "uneven_stages", "reshard"):
             if not isinstance(getattr(self, field), bool):
                 raise MeshError(f"{field} must be True or False, not {getattr(self, field)!r}")
-        if self.async_tp is not None and not isinstance(self.async_tp, bool):
-            raise MeshError(f"async_tp must be True, False or None, not {self.async_tp!r}")
+        for field in ("async_tp", "overlap_experts"):
+            if getattr(self, field) is not None and not isinstance(getattr(self, field), bool):
+                raise MeshError(f"{field} must be True, False or None, not {getattr(self, field)!r}")
         if not isinstance(self.name, str):
             raise MeshError(f"name must be a string, not {self.name!r}")
         if self.latent is not None and not isinstance(self.latent, LatentAttention):

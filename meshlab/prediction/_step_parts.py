@@ -128,6 +128,9 @@ def priced_exchanges(
             cover = (call.cover / speed)[which] if call.overlaps != "nothing" else 0.0
             if call.role == "tp" and call.overlaps == "nothing" and job.has_async_tp:
                 cover = compute.product[which]
+            if call.role == "ep" and job.overlap_experts is None:
+                # Frameworks overlap what leaves NVLink: the four exchanges of a layer share its computation.
+                cover = np.where(links.domains[row] > 1, compute.layer[which] / 4, cover)
             yield PricedExchange(call, time, calls[which], cover, row)
 
 
