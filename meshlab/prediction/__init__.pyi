@@ -2,6 +2,7 @@ from ._bounds import with_bounds as with_bounds
 from ._calibration import Calibration as Calibration
 from ._calibration import calibrate as calibrate
 from ._call_prices import price as price
+from ._compute_rates import ComputeRates as ComputeRates
 from ._constants import ALGORITHMS as ALGORITHMS
 from ._constants import PROTOCOLS as PROTOCOLS
 from ._constants import VERSIONS as VERSIONS

@@ -255,8 +255,11 @@ class Job:
         Layers per stage whose activations are moved to the memory of the host until the backward pass.
     software : {"fused", "graphed", "compiled", "eager"}, optional
         The kernels: those of Transformer Engine in Megatron, the same in CUDA graphs, those of ``torch.compile``, or of
-        eager PyTorch. The last two are with FlashAttention-2. By default ``"compiled"`` from ``zero=2`` on, otherwise
+        eager PyTorch. By default ``"compiled"`` from ``zero=2`` on, otherwise
         ``"fused"``.
+    attention : {"cudnn", "flash2"}, optional
+        The kernel of attention: that of cuDNN, or FlashAttention-2, which is slower on Hopper. By default
+        ``"flash2"`` with the software of PyTorch, as in the published steps of 2023 and 2024.
     name : str, default ""
         Name of the job.
 
@@ -313,6 +316,7 @@ class Job:
     reshard: bool = True
     offload: int = 0
     software: str | None = None
+    attention: str | None = None
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -484,6 +488,11 @@ class Job:
     def is_pytorch(self) -> bool:
         """True if the software is PyTorch's instead of Megatron's."""
         return self.kernels in ("compiled", "eager")
+
+    @property
+    def is_flash(self) -> bool:
+        """True if attention is computed by FlashAttention-2."""
+        return self.is_pytorch if self.attention is None else self.attention == "flash2"
 
     @property
     def has_second_gather(self) -> bool:
@@ -770,6 +779,7 @@ _CHOICES = {
     "recompute": ("none", "selective", "full"),
     "matmul": (None, *MATMUL_BITS),
     "software": (None, *SOFTWARE),
+    "attention": (None, "cudnn", "flash2"),
 }
 _POSITIVE = (
     *("layers", "hidden", "heads", "sequence", "global_batch", "micro_batch", "kv_heads", "head_size", "ffn_hidden"),
