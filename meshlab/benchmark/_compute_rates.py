@@ -51,7 +51,9 @@ def compute_rates(engines: Engines, *, seconds: float = 0.1) -> ComputeRates:
     names = sorted({times.gpu for times in measured})
     if len(names) > 1:
         raise BenchError(f"the ranks have different GPUs: {', '.join(names)}", hint="measure one kind at a time")
-    rows = [min(same, key=lambda row: float(row["rate"])) for same in zip(*(times.rows for times in measured), strict=True)]
+    rows = [
+        min(same, key=lambda row: float(row["rate"])) for same in zip(*(times.rows for times in measured), strict=True)
+    ]
     launch_us = max(times.launch_us for times in measured)
     count = f"{len(measured)} GPU{'s' * (len(measured) != 1)}"
     return rates_of_rows(names[0], f"measured on {count}", rows, launch_us=launch_us)

@@ -16,8 +16,8 @@ from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import THIN
 from meshlab.mesh._axes import as_integer, divisors
-from meshlab.prediction._compute_time import ComputeTime, compute_time, constant_time
 from meshlab.prediction._compute_rates import MATMUL_BITS, ComputeRates, scaled_rates
+from meshlab.prediction._compute_time import ComputeTime, compute_time, constant_time
 from meshlab.prediction._job import Job
 from meshlab.prediction._step_range import StepRange, step_range
 from meshlab.prediction._volumes import Degrees, memory_of, problems
@@ -63,8 +63,8 @@ ARGUMENTS = Arguments(SearchArguments, dict.fromkeys(("pp", "dp", "cp", "tp", "e
 
 _NARROWER, _NARROWEST = 1.6, 3.2  # peaks relative to 16 bits from which products have 8 and 4 bits
 
-MEMORY_ERROR = 1.2
-"""Factor by which published peaks of memory miss the estimate in four of five runs."""
+MEMORY_ERROR = 1.1
+"""Factor around the limit in which an estimate does not tell whether the memory suffices."""
 
 _MOST_FEWER = 64  # ranks that may stay idle
 
@@ -109,7 +109,6 @@ class WeakestDevice:
             rates = scaled_rates(name, peak, MATMUL_BITS[matmul])
         of_step = step_range(job, name, matmul)
         return cls(memory_gib * memory_share * 2**30, peak * 1e12, matmul, rates, shares, of_step)
-
 
     @property
     def compute_error(self) -> float:
@@ -295,9 +294,7 @@ def _gib(size: float) -> str:
     return f"{size / 2**30:.2f}{THIN}GiB"
 
 
-def find_fewer_ranks(
-    job: Job, ranks: int, degrees: dict[str, list[int] | None], chunks: list[int]
-) -> int | None:
+def find_fewer_ranks(job: Job, ranks: int, degrees: dict[str, list[int] | None], chunks: list[int]) -> int | None:
     """Return the next lower number of ranks on which the job can run, such as 30 if one of 31 is too many."""
     for fewer in range(ranks - 1, max(ranks // 2, ranks - _MOST_FEWER) - 1, -1):
         try:

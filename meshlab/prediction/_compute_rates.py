@@ -92,7 +92,7 @@ class ComputeRates:
         return self.factors.get(bits, 1.0) * _nearby(measured, shapes)
 
     def attention(self, phase: str, batch: Any, heads: Any, sequence: Any, head_size: int) -> Floats:
-        """Return the rates of causal attention in TFLOP/s, forward or backward, with half of the square as operations."""
+        """Return the rates of a pass of causal attention in TFLOP/s, with half of the square as operations."""
         measured = self._kernel(FORWARD if phase == "forward" else BACKWARD, 16)
         sizes = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (batch, heads, sequence, head_size)))
         return self.factors.get(0, 1.0) * _nearby(measured, sizes)
@@ -185,7 +185,9 @@ def scaled_rates(gpu: str, peak: float | None = None, bits: int = 16) -> Compute
     factors[0] = scale.attention
     source = base.source if family_of(gpu) == "H200" else "scaled from an H200"
     memory = base.memory_tbs * scale.memory_tbs / _H200.memory_tbs
-    return ComputeRates(gpu, source, base.kernels, memory, LAUNCH_US, factors, FLASH if scale.attention == 1.0 else 1.0, scale.host_gbs)
+    return ComputeRates(
+        gpu, source, base.kernels, memory, LAUNCH_US, factors, FLASH if scale.attention == 1.0 else 1.0, scale.host_gbs
+    )
 
 
 def family_of(gpu: str) -> str:

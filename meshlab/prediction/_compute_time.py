@@ -93,7 +93,13 @@ def compute_time(job: Job, d: Degrees, rates: ComputeRates, matmul: str) -> Comp
     attention = few.attention_seconds()[index]
     factor = 3 * p.core / np.maximum(attention, 1e-30)
     return ComputeTime(
-        seconds, m * launched, ending, stage_flops(job, d) / np.maximum(seconds, 1e-30), np.asarray(factor), few.product()[index], of_layer[last_kind]
+        seconds,
+        m * launched,
+        ending,
+        stage_flops(job, d) / np.maximum(seconds, 1e-30),
+        np.asarray(factor),
+        few.product()[index],
+        of_layer[last_kind],
     )
 
 
@@ -188,8 +194,11 @@ class _Kernels:
         by = d.tp if job.sequence_parallel else 1
         outside = 20 * job.hidden / by  # two norms, and two sums with the residual
         heads = 4 * (job.heads * job.head_sizes[0] + job.kv_size / 2) / d.tp
-        inner = int(job.ffn_hidden or 1) if kind == "dense" else (
-            job.top_k * int(job.expert_hidden or 1) + job.shared_experts * int(job.expert_hidden or 1))
+        inner = (
+            int(job.ffn_hidden or 1)
+            if kind == "dense"
+            else (job.top_k * int(job.expert_hidden or 1) + job.shared_experts * int(job.expert_hidden or 1))
+        )
         acts = 2 * job.matrices * inner / d.tp
         converted: Any = 0.0
         if self.bits < 16:

@@ -787,9 +787,7 @@ _POSITIVE = (
 )
 _OPTIONAL = ("kv_heads", "head_size", "ffn_hidden", "expert_hidden")
 _MOST = 1 << 40  # no array of sizes in bytes overflows
-_LEAST = dict.fromkeys(_POSITIVE, 1) | dict.fromkeys(
-    ("experts", "shared_experts", "dense_layers", "offload"), 0
-)
+_LEAST = dict.fromkeys(_POSITIVE, 1) | dict.fromkeys(("experts", "shared_experts", "dense_layers", "offload"), 0)
 
 
 def _check_fields(changes: Iterable[str]) -> None:

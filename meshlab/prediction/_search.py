@@ -51,7 +51,6 @@ from meshlab.prediction._step_parts import (
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.prediction._volumes import Degrees, Sizes, memory_of, stage_flops
 from meshlab.topology.model._cluster import Cluster
-from meshlab.topology.model._levels import Floats
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 
 if TYPE_CHECKING:
@@ -78,12 +77,15 @@ def search(
 
     All factorisations of the ranks into pp × dp × cp × tp are considered, in all orders of the axes. With experts, each
     of them is combined with every ep that divides the ranks of a stage, so that an expert is on one rank. Layouts that
-    do not suit the job or exceed the memory are dropped, with the number that would fix them.
+    do not divide the job are dropped, with the number that would fix them. Memory is an estimate, so layouts that
+    exceed it are last, and `Layouts.explain` has the change with which the nearest of them fits.
 
-    A step consists of computation, the bubble of the pipeline, and exposed communication. The low end assumes that the
-    schedule hides all communication that it can hide (see `StepCall`). The high end assumes that it hides none. The
-    ranking uses both ends. Layouts are tied if their order depends on the overlap, or on an error of 20 % in the time
-    of communication. The times of collectives are those of `meshlab.prediction._costs`.
+    A step consists of computation, the bubble of the pipeline, and exposed communication. Computation is the sum of
+    its kernels, each at the measured rate for its shape and precision (`meshlab.prediction.ComputeRates`), but at least
+    the time in which the host launches them. A schedule hides most of the communication that it can hide (see
+    `StepCall`). The range is that in which 87 % of published steps like it were. Layouts are tied if their order
+    depends on the overlap, or on an error of 20 % in the time of communication. The times of collectives are those of
+    `meshlab.prediction._costs`.
 
     Parameters
     ----------
@@ -105,10 +107,13 @@ def search(
     memory_gib : float, optional
         Memory of a device in GiB. By default that of the smallest device.
     peak : float, optional
-        Peak of a device in TFLOP/s. By default that of the slowest product, for the dtype of the job.
-    utilisation : (float, float), default (0.45, 0.6)
-        Share of the peak that computation reaches. The default is an assumption. The share is the same for all layouts,
-        so it hardly changes their order. Times are those at its middle.
+        Peak of matrix products in TFLOP/s, which replaces the published one of the slowest product. Without a
+        `Job.matmul`, a peak far above that of 16 bits is one of 8 or 4 bits.
+    utilisation : (float, float), optional
+        Share of the peak that computation reaches, which replaces the rates of kernels: low and high end of the range.
+    rates : ComputeRates, optional
+        Measured rates of your GPUs, see `meshlab.benchmark.compute_rates`. By default those of an H200, scaled to the
+        slowest product.
     settings : NcclSettings, optional
         Settings of NCCL that change the predicted times.
 
@@ -417,12 +422,12 @@ class Layouts:
         -------
         pandas.DataFrame
             ``tie`` (layouts with equal numbers are tied), ``mesh``, ``experts`` (the expert layout), ``pp``, ``dp``,
-            ``cp``, ``tp``, ``ep``, ``interleave``, ``micro_batches``, ``step_s_lo`` and ``step_s_hi`` (everything
-            hidden that can be, and nothing hidden), ``compute_s``, ``bubble_s``, ``exposed_s_lo`` and
-            ``exposed_s_hi``, the same for each axis (``tp_s_lo``, …; ``dp`` includes the reductions over dp and cp),
-            ``mfu_lo`` and ``mfu_hi`` (model
-            operations over the peak), ``memory_gib`` per device, and ``orders`` (number of orders of the axes whose
-            groups have the same links). Times are seconds per step in the middle of the utilisation.
+            ``cp``, ``tp``, ``ep``, ``interleave``, ``micro_batches``, ``step_s`` (expected), ``step_s_lo`` and
+            ``step_s_hi`` (its range), ``compute_s``, ``bubble_s``, ``exposed_s_lo`` and ``exposed_s_hi`` (everything
+            hidden that can be, and nothing hidden), the same for each axis (``tp_s_lo``, …; ``dp`` includes the
+            reductions over dp and cp), ``mfu_lo`` and ``mfu_hi`` (model operations over the peak, of the range),
+            ``memory_gib`` per device, ``memory`` (``fits``, ``tight`` or ``over`` by the estimate), and ``orders``
+            (number of orders of the axes whose groups have the same links). Times are seconds per step.
         """
         import pandas as pd
 
@@ -547,7 +552,7 @@ class Layouts:
         lines += [f"  {name}: {self._links(0, role)}" for name, role in _ROLES if self._size(0, role) > 1]
         others = list(self._contrasts(frame))
         if others:
-            lines.append("Why other layouts are slower (means of both ends):")
+            lines.append("Why other layouts are slower:")
             lines += [f"  {contrast}" for contrast in others]
         tied = frame[(frame["tie"] == 0)].iloc[1:]
         if len(tied):
@@ -573,8 +578,8 @@ class Layouts:
         i, limit = int(needed.argmin()), self._hardware.memory
         fix = memory_fix(self.job, degrees_at(self._degrees, np.array([i])), limit)
         return (
-            f"By the estimate {over:,} layout{'s' * (over != 1)} exceed{'s' * (over == 1)} the memory and come last. The "
-            f"nearest of them, {self._text(i)}, needs {needed[i] / 2**30:.0f} of {limit / 2**30:.0f}{THIN}GiB: {fix}."
+            f"By the estimate {over:,} layout{'s' * (over != 1)} exceed{'s' * (over == 1)} the memory and come last. "
+            f"The nearest of them, {self._text(i)}, needs {needed[i] / 2**30:.0f} of {limit / 2**30:.0f}{THIN}GiB: {fix}."
         )
 
     def _size(self, i: int, role: str) -> int:
@@ -606,8 +611,7 @@ class Layouts:
 
     def _contrast(self, frame: pd.DataFrame, i: int, label: str) -> str:
         first, other = frame.iloc[0], frame.iloc[i]
-        ends = ["step_s_lo", "step_s_hi"]
-        slower = other[ends].mean() / first[ends].mean() - 1
+        slower = other["step_s"] / first["step_s"] - 1
         columns = {"computation": ("compute_s",) * 2, "the bubble": ("bubble_s",) * 2}
         columns |= {name: (f"{name}_s_lo", f"{name}_s_hi") for name in COMPONENTS}
         change = {name: other[list(pair)].mean() - first[list(pair)].mean() for name, pair in columns.items()}
@@ -648,7 +652,8 @@ def _cells(row: pd.Series) -> tuple[str, ...]:
     """Return the times and the memory of a row of the frame, as text."""
     step, exposed = (range_text(row[f"{name}_lo"], row[f"{name}_hi"]) for name in ("step_s", "exposed_s"))
     compute, bubble = (seconds_text(row[name]) for name in ("compute_s", "bubble_s"))
-    return step, compute, bubble, exposed, f"{row['memory_gib']:.0f}{THIN}GiB"
+    state = "" if row["memory"] == "fits" else f", {row['memory']}"
+    return step, compute, bubble, exposed, f"{row['memory_gib']:.0f}{THIN}GiB{state}"
 
 
 def _percent_range(low: float, high: float) -> str:

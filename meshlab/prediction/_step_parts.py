@@ -44,11 +44,11 @@ class StepParts:
         """Return the range of the time of a step, of shape (2, k)."""
         if self.hardware.utilisation is None:
             factor = self.hardware.range.factor
-            return np.stack([self.expected() / factor, self.expected() * factor])
+            return np.asarray(np.stack([self.expected() / factor, self.expected() * factor]))
         low, high = self.hardware.utilisation
         middle = (low + high) / 2
         work = self.compute + self.bubble
-        return np.stack([work * middle / high, work * middle / low]) + self.exposed.sum(axis=1)
+        return np.asarray(np.stack([work * middle / high, work * middle / low]) + self.exposed.sum(axis=1))
 
     def expected(self) -> Floats:
         """Return the expected time of a step, of shape (k,)."""

@@ -75,7 +75,10 @@ def published_steps() -> tuple[PublishedStep, ...]:
     text = files("meshlab.prediction").joinpath("published_steps.csv").read_text(encoding="utf-8")
     return tuple(
         PublishedStep(
-            *(row[name] for name in ("source", "model", "gpu", "matmul")),
+            source=row["source"],
+            model=row["model"],
+            gpu=row["gpu"],
+            matmul=row["matmul"],
             ranks=int(row["ranks"]),
             has_experts=row["experts"] == "1",
             is_pytorch=row["pytorch"] == "1",

@@ -16,6 +16,8 @@ from meshlab.base._errors import MeshError
 from meshlab.base._units import THIN, format_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction._candidates import _DEVICE, DeviceArguments, WeakestDevice, memory_fix, memory_state
+from meshlab.prediction._compute_rates import ComputeRates
+from meshlab.prediction._compute_time import compute_time
 from meshlab.prediction._group_links import GroupLinks, concatenate
 from meshlab.prediction._job import Job, Memory
 from meshlab.prediction._job_layout import JobLayout
@@ -361,6 +363,12 @@ def step_time(
         calls=calls,
         links=links,
     )
+
+
+def mean_tflops(job: Job, mesh: DeviceMesh, experts: DeviceMesh | None, rates: ComputeRates) -> float:
+    """Return the TFLOP/s that a rank of the busiest stage reaches on average in the computation of a step."""
+    degrees = JobLayout.of(job, mesh, experts).degrees
+    return float(compute_time(job, degrees, rates, job.matmul or job.dtype).speed[0]) / 1e12
 
 
 def _links_of(

@@ -602,7 +602,7 @@ def _saved_bytes(p: _Program, kind: str) -> Floats:
 
 
 def _saved_half(p: _Program, kind: str) -> Floats:
-    """Return the activations that PyTorch's selective checkpointing saves: the input, attention, every other product."""
+    """Return what PyTorch's selective checkpointing saves: the input, attention, and every other product."""
     job, d = p.job, p.d
     queries = job.heads * job.head_sizes[0] + job.kv_size
     width = (job.ffn_hidden or 0) if kind == "dense" else (job.top_k + job.shared_experts) * (job.expert_hidden or 0)

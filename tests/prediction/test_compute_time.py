@@ -106,8 +106,10 @@ def test_rates_at_the_measured_shapes_are_the_measured_ones() -> None:
 def test_measured_rates_replace_those_of_the_package() -> None:
     sizes = {"dtype": "bfloat16", "time_us": 1.0, "head_size": 128}
     rows = [sizes | {"kernel": "product", "m": 4096, "n": 4096, "k": 4096, "rate": 100.0}]
-    for phase in ("forward", "backward"):
-        rows.append(sizes | {"kernel": f"attention {phase}", "m": 1, "n": 32, "k": 4096, "rate": 50.0})
+    rows += [
+        sizes | {"kernel": f"attention {phase}", "m": 1, "n": 32, "k": 4096, "rate": 50.0}
+        for phase in ("forward", "backward")
+    ]
     rows.append(sizes | {"kernel": "add", "m": 8192, "n": 8192, "k": "", "rate": 1.0})
     slow = rates_of_rows("Other", "measured on 1 GPU", rows, launch_us=10.0)
     cluster = ml.preset("dgx-h100", nodes=1)

@@ -146,11 +146,13 @@ def test_layouts_over_the_memory_come_last_and_the_best_has_a_change_that_helps(
     frame = tight.frame()
     is_over = frame["memory"] == "over"
     assert 0 < is_over.sum() < len(frame)
-    assert frame["memory_gib"][~is_over].max() <= 1.2 * 40 < frame["memory_gib"][is_over].min()
+    assert frame["memory_gib"][~is_over].max() <= 1.1 * 40 < frame["memory_gib"][is_over].min()
     assert is_over.is_monotonic_increasing
     assert set(frame["tie"][is_over]).isdisjoint(frame["tie"][~is_over])
     assert "memory" not in set(tight.dropped()["kind"])
-    mesh, fix = re.search(r"The nearest of them, (.*?), needs .*?: (.*?)\. ", tight.explain().replace("\n", " ")).groups()
+    mesh, fix = re.search(
+        r"The nearest of them, (.*?), needs .*?: (.*?)\. ", tight.explain().replace("\n", " ")
+    ).groups()
     changes = dict(re.findall(r"(\w+)='?(\w+)'?", fix))
     changed = job.replace(**{name: int(value) if value.isdigit() else value for name, value in changes.items()})
     assert changed.memory(mesh).total <= 40 * 2**30 < job.memory(mesh).total
@@ -188,7 +190,7 @@ def test_published_runs_of_llama_3_need_an_interleaved_pipeline(
     """Table 4 of arXiv 2407.21783, version 3, on H100.
 
     Its pipeline is interleaved, but the number of chunks is not published. 8 chunks of one layer are an assumption.
-    With them, the published value is in the predicted range. Without interleaving, a step takes more than a quarter longer.
+    With them, the published value is in the predicted range. Without interleaving, a step takes a quarter longer.
     """
     pp, dp, cp, tp = mesh
     job = Job.preset("llama3-405b", recompute="selective", **changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from meshlab.base._errors import CommunicatorError
@@ -13,7 +14,12 @@ _WARM_UPS = 3
 _INSTALL = "install PyTorch with CUDA, or pass measured rates of a similar GPU"
 _PRODUCTS = ((1024, 4096), (4096, 4096), (14336, 4096), (4096, 14336), (8192, 8192))  # n, k
 _TOKENS = (512, 1024, 4096, 16384)
-_ATTENTION = ((1, 32, 2048, 128), (1, 32, 8192, 128), (1, 32, 32768, 128), (8, 16, 2048, 64))  # b, heads, sequence, size
+_ATTENTION = (
+    (1, 32, 2048, 128),
+    (1, 32, 8192, 128),
+    (1, 32, 32768, 128),
+    (8, 16, 2048, 64),
+)  # b, heads, sequence, size
 
 
 class KernelTimes(NamedTuple):
@@ -54,7 +60,7 @@ def _time(torch: Any, call: Callable[[], object], seconds: float) -> float:
     call()
     torch.cuda.synchronize()
     count = max(1, int(seconds / max(time.perf_counter() - start, 1e-6)))
-    means = []
+    means: list[float] = []
     for _ in range(3):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -62,7 +68,7 @@ def _time(torch: Any, call: Callable[[], object], seconds: float) -> float:
             call()
         end.record()
         end.synchronize()
-        means.append(begin.elapsed_time(end) * 1e-3 / count)
+        means.append(float(begin.elapsed_time(end)) * 1e-3 / count)
     return sorted(means)[1]
 
 
@@ -79,12 +85,12 @@ def _products(torch: Any, device: Any, seconds: float) -> list[dict[str, Any]]:
         for n, k in _PRODUCTS:
             a = torch.randn(m, k, device=device, dtype=torch.bfloat16)
             b = torch.randn(n, k, device=device, dtype=torch.bfloat16)
-            calls = {"bfloat16": lambda a=a, b=b: a @ b.t()}
+            calls: dict[str, Callable[[], object]] = {"bfloat16": partial(torch.matmul, a, b.t())}
             if has_8_bits:
                 one = torch.ones((), device=device)
                 x, y = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
-                calls["float8_e4m3fn"] = lambda x=x, y=y, one=one: torch._scaled_mm(
-                    x, y.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16
+                calls["float8_e4m3fn"] = partial(
+                    torch._scaled_mm, x, y.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16
                 )
             for dtype, call in calls.items():
                 spent = _time(torch, call, seconds)
@@ -102,16 +108,13 @@ def _attention(torch: Any, device: Any, seconds: float) -> list[dict[str, Any]]:
             for _ in range(3)
         )
         operations = 2e-12 * batch * heads * sequence**2 * size  # half of the square
-        forward = _time(torch, lambda q=q, k=k, v=v: attend(q, k, v, is_causal=True), seconds)
+        forward = _time(torch, partial(attend, q, k, v, is_causal=True), seconds)
         rows.append(_row("attention forward", "bfloat16", shape, forward, operations / forward))
         with torch.enable_grad():
             result = attend(q, k, v, is_causal=True)
             gradient = torch.randn_like(result)
-
-            def differentiate(result: Any = result, inputs: Any = (q, k, v), gradient: Any = gradient) -> None:
-                torch.autograd.grad(result, inputs, gradient, retain_graph=True)
-
-            backward = _time(torch, differentiate, seconds)
+            call = partial(torch.autograd.grad, result, (q, k, v), gradient, retain_graph=True)
+            backward = _time(torch, call, seconds)
         rows.append(_row("attention backward", "bfloat16", shape, backward, 2.5 * operations / backward))
     return rows
 
