@@ -244,7 +244,7 @@ class Job:
     overlap_experts : bool, optional
         True if the exchange of one micro-batch's tokens may overlap with the computation of another micro-batch
         (DualPipe, or Megatron's ``--overlap-moe-expert-parallel-comm``), False if only shared experts overlap. By
-        default predicted times assume it for exchanges that leave NVLink.
+        default predicted times assume that a schedule overlaps them, and `step` does not.
     async_tp : bool, optional
         True if exchanges over tp run during the products before and after them (``tp_comm_overlap`` of Megatron, async
         TP of PyTorch). By default for the software of Megatron.

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 _MOST_CHUNKS = 1 << 31
 _MARGIN = 0.2  # of exposed communication: the error of uncalibrated predictions, which can change an order
 _MOST_TIES = 16
+_SEGMENT = 16  # hosts of a rack with 18, so that a group of a power of two ranks is inside
 _SHOWN = 10
 
 
@@ -70,6 +71,7 @@ def search(
     job: Job | str,
     *,
     world_size: int | None = None,
+    segment: int | None = None,
     settings: NcclSettings | None = None,
     **arguments: Unpack[SearchArguments],
 ) -> Layouts:
@@ -95,6 +97,10 @@ def search(
         The job, or the name of a model, see `Job.preset`.
     world_size : int, optional
         Number of ranks. By default all devices.
+    segment : int, optional
+        Hosts that the job takes of each rack if NVLink joins the hosts of a rack, as Slurm's ``--segment``. By default
+        16 of 18, if `world_size` is more than one rack and leaves that many hosts out. Then no group of a power of two
+        ranks straddles racks.
     pp, dp, cp, tp, ep : int or iterable of int, optional
         The degrees to consider. By default all divisors.
     interleave : int or iterable of int, optional
@@ -141,7 +147,33 @@ def search(
     choice = ARGUMENTS.complete("search", arguments)
     if settings is not None and not isinstance(settings, NcclSettings):
         raise MeshError(f"settings must be NcclSettings, not {type(settings).__name__}")
-    return _searched(as_cluster(cluster), _as_job(job), world_size, choice, settings or NcclSettings())
+    machine = _in_segments(as_cluster(cluster), world_size, segment)
+    return _searched(machine, _as_job(job), world_size, choice, settings or NcclSettings())
+
+
+def _in_segments(cluster: Cluster, world_size: int | None, segment: int | None) -> Cluster:
+    """Return the cluster with the same number of hosts in each rack, or unchanged if the ranks need them all."""
+    number = None if segment is None else as_integer(segment)
+    if segment is not None and (number is None or number < 1):
+        raise MeshError(f"segment must be a positive number of hosts, not {segment!r}", hint="pass 16")
+    if cluster.nvlink_of_node is None:
+        return cluster
+    racks = cluster.nvlink_of_node
+    place = np.arange(len(racks)) - np.searchsorted(racks, racks)  # of a host in its rack
+    devices = np.bincount(cluster.node_of, minlength=len(racks))
+    size, most = number or _SEGMENT, int(place.max()) + 1
+    needed = cluster.n_devices if world_size is None else as_integer(world_size) or 0
+    if size >= most or (number is None and needed <= devices[racks == racks[0]].sum()):
+        return cluster
+    if devices[place < size].sum() < needed:
+        if number is None:
+            return cluster
+        raise MeshError(
+            f"{needed:,} ranks do not fit into segments of {size} hosts, which have {devices[place < size].sum():,} "
+            "devices",
+            hint="use a cluster with more racks",
+        )
+    return cluster.without_node(*np.flatnonzero(place >= size).tolist())
 
 
 def _as_job(job: Job | str) -> Job:
@@ -579,7 +611,8 @@ class Layouts:
         fix = memory_fix(self.job, degrees_at(self._degrees, np.array([i])), limit)
         return (
             f"By the estimate {over:,} layout{'s' * (over != 1)} exceed{'s' * (over == 1)} the memory and come last. "
-            f"The nearest of them, {self._text(i)}, needs {needed[i] / 2**30:.0f} of {limit / 2**30:.0f}{THIN}GiB: {fix}."
+            f"The nearest of them, {self._text(i)}, needs {needed[i] / 2**30:.0f} of {limit / 2**30:.0f}{THIN}GiB: "
+            f"{fix}."
         )
 
     def _size(self, i: int, role: str) -> int:

@@ -129,8 +129,7 @@ def priced_exchanges(
             if call.role == "tp" and call.overlaps == "nothing" and job.has_async_tp:
                 cover = compute.product[which]
             if call.role == "ep" and job.overlap_experts is None:
-                # Frameworks overlap what leaves NVLink: the four exchanges of a layer share its computation.
-                cover = np.where(links.domains[row] > 1, compute.layer[which] / 4, cover)
+                cover = np.maximum(compute.layer[which] / 4, cover)  # the four exchanges of a layer share it
             yield PricedExchange(call, time, calls[which], cover, row)
 
 

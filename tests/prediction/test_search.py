@@ -214,8 +214,9 @@ def test_an_interleaved_pipeline_trades_its_bubble_for_exchanges(dense: Layouts)
 
 
 def test_explanations_name_the_links_of_the_first_layout_and_the_reason_why_others_lose(mixture: Layouts) -> None:
-    text = mixture.explain()
-    assert text.startswith(mixture.verdict)
+    exposed = search(mixture.cluster, mixture.job.replace(overlap_experts=False))
+    text = exposed.explain()
+    assert text.startswith(exposed.verdict)
     assert re.search(r"ep: \d+ ranks inside NVLink, 371.GB/s", text)
     assert re.search(r"tp=\d+, at best .*: \+\d+.%, because \w+ takes", text)
     assert "the worst order" in text
@@ -330,6 +331,19 @@ def test_the_peak_depends_on_the_type() -> None:
     assert compute("dgx-a100", "float8_e4m3fn") == pytest.approx(compute("dgx-a100", "bfloat16"))
     with pytest.raises(MeshError, match="the peak for float64 is unknown; pass peak="):
         compute("dgx-h100", "float64")
+
+
+def test_jobs_on_several_racks_take_segments_of_16_hosts() -> None:
+    racks = ml.preset("gb200-nvl72", nodes=36)
+    job = Job(**SMALL)
+    chosen: dict[str, Any] = {"pp": 2, "dp": 16, "cp": 4, "tp": 1, "order": "pp, dp, cp, tp", "world_size": 128}
+    default, whole = (search(racks, job, segment=size, **chosen) for size in (None, 18))
+    assert (default.cluster.n_nodes, whole.cluster.n_nodes) == (32, 36)
+    assert default.frame()["step_s"][0] <= whole.frame()["step_s"][0]
+    assert search(ml.preset("gb200-nvl72", nodes=32), job, **chosen).cluster.n_nodes == 32  # no host is left out
+    assert search(racks, job, world_size=64).cluster.n_nodes == 36
+    with pytest.raises(MeshError, match="segments of 8 hosts, which have 64 devices"):
+        search(racks, job, segment=8, world_size=128)
 
 
 def test_cpus_have_no_step_times() -> None:
