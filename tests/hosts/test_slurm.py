@@ -96,4 +96,5 @@ def test_engines_of_slurm_without_pmi_name_the_template(hosts: Hosts, slurm: Slu
 
 def test_engines_of_slurm_with_pmi2_are_attached(hosts: Hosts, slurm: Slurm) -> None:
     done = hosts["login"].python(ATTACH, TEMPLATE)
-    assert done.stdout.strip() == "[(0, 'h1'), (1, 'h1'), (2, 'h2'), (3, 'h2')]", done.stdout + done.stderr
+    logs = "".join(path.read_text() for path in (hosts.shared / "ipython").glob("profile*/log/*"))
+    assert done.stdout.strip() == "[(0, 'h1'), (1, 'h1'), (2, 'h2'), (3, 'h2')]", done.stdout + done.stderr + logs
