@@ -38,6 +38,7 @@ class BackendFacts:
     libraries: tuple[tuple[str, str], ...] = ()  # modules that it imports, each with the name of its package
     extra: str = ""  # the extra of meshlab with the libraries; empty if they are installed with meshlab
     where: str  # label of the measured system, such as "MPI on this CPU"
+    across: str = ""  # the same for ranks on several hosts, with {network}; empty if it names no host
     elsewhere: str = ""  # the same for results of another machine; empty for GPUs, which the results name
     mark: str = ""  # a word that titles of its numbers must contain; empty if they need none
     measures_machine: bool = True  # whether its numbers apply to a machine
@@ -107,8 +108,9 @@ _BACKENDS = (
         starts="mpiexec",
         libraries=(("mpi4py", "mpi4py"),),
         where="MPI on this CPU",
+        across="MPI over {network}",
         elsewhere="MPI on a CPU",
-        mark="CPU",
+        mark="MPI",
         role="processes",
         offer="MPI ranks on this CPU",
         variables=(
@@ -128,6 +130,7 @@ _BACKENDS = (
         libraries=(("torch", "torch"),),
         extra="gloo",
         where="Gloo on this CPU",
+        across="Gloo over {network}",
         elsewhere="Gloo on a CPU",
         mark="Gloo",
         role="processes, with Gloo",
