@@ -419,7 +419,7 @@ class Executor:
         data.environment = {
             "Run": about,
             "Host": environment.describe_host() | {"machine": machine_text(answer["host"] for answer in firsts)},
-            **_host_sections(firsts, facts),
+            **_host_sections([(fact.host, answer) for fact, answer in zip(facts, answers, strict=True)]),
             "Library": {
                 "backend": capabilities.backend,
                 "library": capabilities.library,
@@ -532,21 +532,21 @@ class Executor:
             data.environment = {**data.environment, f"GPUs {when}": lines}
 
 
-def _host_sections(answers: Sequence[Mapping[str, Any]], ranks: Sequence[RankInfo]) -> dict[str, dict[str, str]]:
-    """Return a section of the environment per host, if there are several, from the answers of their first ranks."""
+def _host_sections(ranks: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, str]]:
+    """Return a section of the environment per host, if there are several, from host and answer of every rank."""
     of_host: dict[str, list[int]] = {}
-    for info in ranks:
-        of_host.setdefault(info.host, []).append(info.rank)
+    for rank, (host, _) in enumerate(ranks):
+        of_host.setdefault(host, []).append(rank)
+    answers = {host: answer for host, answer in ranks if "host" in answer}
     if len(of_host) < 2:
         return {}
-    versions = [answer["software"] for answer in answers]
+    versions = [answer["software"] for answer in answers.values()]
     different = {
         name for installed in versions for name in installed if len({other.get(name) for other in versions}) > 1
     }
     sections = {}
-    for answer in answers:
-        about, host = dict(answer["about"]), answer["host"]["name"]
-        del about["name"]
+    for host, answer in answers.items():
+        about = {name: text for name, text in answer["about"].items() if name != "name"}
         drivers = {device["driver_version"] for device in answer["host"]["devices"] if device.get("driver_version")}
         about["GPUs"] = machine_text([answer["host"]]).removeprefix("1 node, ")
         about |= {"driver": ", ".join(sorted(drivers))} if drivers else {}

@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
 _RDMA = Path("/sys/class/infiniband")
 
-# Variables that choose the network of a library, as lists of interfaces or devices, each possibly with a port.
-_CHOICES = {
-    "mpi": ("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "OMPI_MCA_btl_tcp_if_include"),
-    "gloo": ("GLOO_SOCKET_IFNAME",),
-}
-
 
 def network_interfaces() -> tuple[tuple[str, str], ...]:
     """Return the networks of this host as pairs of an interface and its address, which RDMA devices do not have."""
@@ -42,7 +36,7 @@ def network_interfaces() -> tuple[tuple[str, str], ...]:
 
 def network_choice(backend: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return the network that a variable of the backend's library chooses on this host, or an empty string."""
-    return next((environ[name] for name in _CHOICES.get(backend, ()) if environ.get(name)), "")
+    return next((environ[name] for name in BACKENDS[backend].network_variables if environ.get(name)), "")
 
 
 def n_hosts(ranks: Sequence[RankInfo]) -> int:

@@ -231,7 +231,12 @@ class Report:
         self._log, self._more_log = log[-_MOST_LOG_LINES:], max(0, len(log) - _MOST_LOG_LINES)
         self._facts = self._describe(data)
         self._repeat = stages.repeat if stages is not None else "" if data is None else repeat_command(data)
-        self._sections = {} if data is None else data.environment
+        sections = {} if data is None else data.environment
+        self._environment, self._hosts, self._host_caveat = (
+            _environment(sections),
+            host_table(sections),
+            host_caveat(sections),
+        )
 
     @staticmethod
     def read(path: str | Path) -> Frames:
@@ -466,7 +471,7 @@ class Report:
             stages=self._stage_answers,
             answers=self._other_answers,
             caveats=content.caveats(self.results, fingerprint=fingerprint, cluster=self.cluster)
-            + [caveat for caveat in [host_caveat(self._sections)] if caveat],
+            + [self._host_caveat] * bool(self._host_caveat),
             machine=self._machine(),
             pivots=report_tables.pivot_tables(self._bounded),
             loads=loads,
@@ -479,8 +484,8 @@ class Report:
             tuning=None if self.tuning is None else tuning_section(self.tuning),
             method=[*content.method(self._bounded), *self._facts],
             repeat=self._repeat,
-            environment=_environment(self._sections),
-            hosts=host_table(self._sections),
+            environment=self._environment,
+            hosts=self._hosts,
             log=self._log,
             more_log=self._more_log,
         )

@@ -13,7 +13,7 @@ from meshlab.mesh._axes import format_axes
 from meshlab.mesh._mesh import DeviceMesh
 
 # Axes that should stay within a host come last: those inside a node, and those with much traffic. If a mesh has other
-# names, the order of its axes decides, of which the last one is the fastest.
+# names, the order of its axes decides, of which the last one is the fastest, so that no other order is proposed.
 _FROM_OUTER = (
     *("rack", "pod", "node", "host", "pp", "dp", "dp_replicate", "edp", "dp_shard"),
     *("cp", "ep", "etp", "tp", "socket", "local", "gpu"),
@@ -49,7 +49,8 @@ def find_straddle(mesh: DeviceMesh, hosts: Sequence[str]) -> Straddle | None:
     numbers = np.unique(hosts, return_inverse=True)[1]
     axes = [axis.name for axis in mesh.axes if axis.size > 1]
     by_position = {name: position for position, name in enumerate(axes)}
-    if set(axes) <= set(_FROM_OUTER):
+    has_known_axes = set(axes) <= set(_FROM_OUTER)
+    if has_known_axes:
         axes.sort(key=lambda name: (_FROM_OUTER.index(name), by_position[name]))
     axes.reverse()
     spans = _spans(mesh, axes, numbers)
@@ -58,7 +59,7 @@ def find_straddle(mesh: DeviceMesh, hosts: Sequence[str]) -> Straddle | None:
     names = list(dict.fromkeys(hosts))
     blocks = np.array(sorted(map(names.index, hosts)))
     in_blocks = _spans(mesh, axes, blocks)
-    meshes = _reordered(mesh) if len(mesh.axes) <= _MOST_PERMUTED else [mesh]
+    meshes = _reordered(mesh) if has_known_axes and len(mesh.axes) <= _MOST_PERMUTED else [mesh]
     best_mesh = min(meshes, key=lambda candidate: _spans(candidate, axes, numbers))
     reordered = _spans(best_mesh, axes, numbers)
     best = min(in_blocks, reordered)
