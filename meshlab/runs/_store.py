@@ -75,6 +75,7 @@ _RUN = {
     "source": str,
     "where": str,
     "hosts": list[str],
+    "ranks": list[dict[str, Any]],
     "devices": list[dict[str, Any]],
     "conditions": list[dict[str, Any]],
     "plan": dict[str, Any],
@@ -88,7 +89,7 @@ _RUN = {
 }
 """The fields of run.json, with their types."""
 
-_OPTIONAL = ("name", "notes", "calibration", "conditions", "n_rows", "files", "journal")
+_OPTIONAL = ("name", "notes", "ranks", "calibration", "conditions", "n_rows", "files", "journal")
 
 
 class Frames(NamedTuple):
@@ -350,6 +351,7 @@ def to_document(run: RunData) -> dict[str, Any]:
         "source": run.source,
         "where": run.where,
         "hosts": list(run.hosts),
+        "ranks": run.rank_rows,
         "user": run.user,
         "devices": run.device_rows,
         "conditions": list(run.condition_rows),
@@ -476,6 +478,7 @@ def from_document(
         user=str(document.get("user", "")),
         name=document.get("name", ""),  # which runs of earlier versions do not have
         notes=document.get("notes", ""),
+        ranks=document.get("ranks", ()),
         conditions=document.get("conditions", ()),
         **{name: document[name] for name in names},
     )
