@@ -13,16 +13,17 @@ from meshlab.base._hints import READ_A_FILE, Hint
 from meshlab.mesh._axes import short
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Nic, Node, Numa, count_cpus
-from meshlab.topology.model._levels import HOP_US, MOST_NODES, MOST_RAILS, Level, check_taper, regular_levels
+from meshlab.topology.model._levels import MOST_NODES, MOST_RAILS, Level, check_taper, regular_levels
+from meshlab.topology.model._links import FABRICS
 from meshlab.topology.model._products import find_product
 
 ClusterLike = Cluster | str
 """A cluster, or the name of a preset such as ``"dgx-h100"``."""
 
-# Latency of one hop between hosts in µs, on fabrics other than InfiniBand, which has `HOP_US`. They add half of what a
-# published all_reduce of 8 bytes on two hosts takes longer than the 25 µs of NCCL's tree, which has two such hops in
-# sequence: 69 on p5 and 164 on p4de (AWS), 123 on A3 Mega (Google).
-_EFA_P5_US, _EFA_P4_US, _TCPXO_US = 25.0, 72.0, 52.0
+# Latency of one hop between hosts in µs where a machine has its own figure beside that of its kind of network. It adds
+# half of what a published all_reduce of 8 bytes on two hosts takes longer than the 25 µs of NCCL's tree, which has two
+# such hops in sequence: 69 on p5 and 164 on p4de.
+_EFA_P5_US, _EFA_P4_US = 25.0, 72.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,13 @@ class Fabric:
     pod: int = 0  # hosts per pod, 0 if there are no pods
     taper: float = 1.0  # oversubscription between pods
     rack: int = 1  # hosts per NVLink domain, 1 if NVLink ends at the host
-    hop_us: float = HOP_US  # latency of one hop between hosts in µs
+    kind: str = "InfiniBand"  # a key of `FABRICS`
+    hop_us: float | None = None  # latency of one hop between hosts in µs, by default that of the kind
 
     def levels(self, nodes: int) -> tuple[Level, ...]:
         """Return the network levels for a number of hosts."""
-        return regular_levels(nodes, self.leaf, self.rails, self.pod, self.taper, self.hop_us)
+        hop_us = FABRICS[self.kind].hop_us if self.hop_us is None else self.hop_us
+        return regular_levels(nodes, self.leaf, self.rails, self.pod, self.taper, hop_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,10 @@ class Preset:
         return Node(
             name,
             tuple(product.device(k, numa=str(numa), cpus=self.cpus[numa]) for k, (_, numa) in enumerate(of_gpu)),
-            tuple(Nic(name=f"NIC{k}", gbits=self.gbits, numa=str(numa)) for k, (_, numa) in enumerate(of_nic)),
+            tuple(
+                Nic(name=f"NIC{k}", gbits=self.gbits, numa=str(numa), link_layer=self.fabric.kind)
+                for k, (_, numa) in enumerate(of_nic)
+            ),
             words=tuple(tuple(word(i, j) for j in range(len(position))) for i in range(len(position))),
             numa=tuple(Numa(number, cpus) for number, cpus in self.cpus.items()),
             model=self.title,
@@ -130,6 +136,7 @@ _A3_HIGH = Preset(
     cpus=MappingProxyType({0: "0-51,104-155", 1: "52-103,156-207"}),
     cpu_model="Intel Xeon Platinum 8481C",
     memory_gib=1872,
+    fabric=Fabric(kind="TCPX"),
     source="Google's page on A3 machine types (4 data NICs of 200 Gb/s); the network is not public",
 )
 
@@ -189,7 +196,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             cpus=_TWO_SOCKETS_48,
             cpu_model="Intel Xeon Platinum 8275CL",
             memory_gib=1152,
-            fabric=Fabric(hop_us=_EFA_P4_US),
+            fabric=Fabric(kind="EFA", hop_us=_EFA_P4_US),
             source="aws/aws-ofi-nccl topology/p4d-24xl-topo.xml, AWS instance pages; the network is not public",
         ),
         "aws-p5": Preset(
@@ -202,7 +209,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             cpus=_TWO_SOCKETS_96,
             cpu_model="AMD EPYC 7R13",
             memory_gib=2048,
-            fabric=Fabric(hop_us=_EFA_P5_US),
+            fabric=Fabric(kind="EFA", hop_us=_EFA_P5_US),
             source="aws/aws-ofi-nccl topology/p5.48xl-topo.xml (32 NICs of 100 Gb/s); the network is not public",
         ),
         "azure-ndv5": replace(
@@ -218,7 +225,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             _A3_HIGH,
             title="Google A3 Mega",
             switches=((0, 2, 2), (0, 2, 2), (1, 2, 2), (1, 2, 2)),
-            fabric=Fabric(hop_us=_TCPXO_US),
+            fabric=Fabric(kind="TCPXO"),
             source="Google's page on A3 machine types (8 data NICs of 200 Gb/s); the network is not public",
         ),
         "alps-gh200": Preset(
@@ -232,6 +239,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             sockets=4,
             cpu_model="NVIDIA Grace",
             memory_gib=512,
+            fabric=Fabric(kind="Slingshot"),
             source="CSCS documentation of Alps (4 × GH200 and 4 Slingshot NICs of 200 Gb/s per node); "
             "its dragonfly network is drawn as one level",
         ),
@@ -240,7 +248,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "tapered-h100": replace(
             _DGX_H100,
             title="H100 pods, 1:7 oversubscribed",
-            fabric=Fabric(leaf=2, pod=384, taper=7.0),
+            fabric=Fabric(leaf=2, pod=384, taper=7.0, kind="Ethernet"),
             source="Meta's 24,576 GPUs on RoCE: racks of 16, pods of 3,072, 1:7 above (Llama 3 paper, section 3.3.1)",
         ),
     }
