@@ -93,6 +93,26 @@ def models_in(name: str) -> set[str]:
     return set(_MODEL.findall(name))
 
 
+_SERIES = re.compile(r"\bRTX (?:PRO )?\d{4}D?(?: Ada| Ti| SUPER| D\b)*|\b\d{4}\b", re.IGNORECASE)
+_CARD = re.compile(r"\bNVL\b|\bPCIe\b|-PCIE-", re.IGNORECASE)
+
+
+def gpu_model(name: str) -> str:
+    """Return the model of a GPU with its form factor and without its memory. An unknown name is returned unchanged.
+
+    Examples
+    --------
+    >>> gpu_model("NVIDIA A100-SXM4-40GB"), gpu_model("NVIDIA A100 80GB PCIe"), gpu_model("NVIDIA GeForce RTX 4090")
+    ('A100', 'A100 PCIe', 'RTX 4090')
+    """
+    if series := _SERIES.search(name):
+        return series[0] if " " in series[0] else f"RTX {series[0]}"
+    if not (models := _MODEL.findall(name)):
+        return name
+    card = _CARD.search(name)
+    return models[0] if card is None else f"{models[0]} {'NVL' if card[0].upper() == 'NVL' else 'PCIe'}"
+
+
 def capability_of(name: str) -> tuple[int, int] | None:
     """Return the compute capability of a model, or None if it is unknown or ambiguous."""
     models = models_in(name)
