@@ -13,17 +13,17 @@ from meshlab.base._hints import READ_A_FILE, Hint
 from meshlab.mesh._axes import short
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Nic, Node, Numa, count_cpus
-from meshlab.topology.model._levels import HOP_US, MOST_NODES, MOST_RAILS, Level, check_taper, regular_levels
-from meshlab.topology.model._links import UNKNOWN
+from meshlab.topology.model._levels import MOST_NODES, MOST_RAILS, Level, check_taper, regular_levels
+from meshlab.topology.model._links import FABRICS, UNKNOWN
 from meshlab.topology.model._products import find_product
 
 ClusterLike = Cluster | str
 """A cluster, or the name of a preset such as ``"dgx-h100"``."""
 
-# Latency of one hop between hosts in µs, on fabrics other than InfiniBand, which has `HOP_US`. They add half of what a
-# published all_reduce of 8 bytes on two hosts takes longer than the 25 µs of NCCL's tree, which has two such hops in
-# sequence: 69 on p5 and 164 on p4de (AWS), 123 on A3 Mega (Google).
-_EFA_P5_US, _EFA_P4_US, _TCPXO_US = 25.0, 72.0, 52.0
+# Latency of one hop between hosts in µs where a machine has its own figure beside that of its kind of network. It adds
+# half of what a published all_reduce of 8 bytes on two hosts takes longer than the 25 µs of NCCL's tree, which has two
+# such hops in sequence: 69 on p5 and 164 on p4de.
+_EFA_P5_US, _EFA_P4_US = 25.0, 72.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,13 @@ class Fabric:
     pod: int = 0  # hosts per pod, 0 if there are no pods
     taper: float = 1.0  # oversubscription between pods
     rack: int = 1  # hosts per NVLink domain, 1 if NVLink ends at the host
-    hop_us: float = HOP_US  # latency of one hop between hosts in µs
+    kind: str = "InfiniBand"  # a key of `FABRICS`
+    hop_us: float | None = None  # latency of one hop between hosts in µs, by default that of the kind
 
     def levels(self, nodes: int) -> tuple[Level, ...]:
         """Return the network levels for a number of hosts."""
-        return regular_levels(nodes, self.leaf, self.rails, self.pod, self.taper, self.hop_us)
+        hop_us = FABRICS[self.kind].hop_us if self.hop_us is None else self.hop_us
+        return regular_levels(nodes, self.leaf, self.rails, self.pod, self.taper, hop_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,10 @@ class Preset:
         return Node(
             name,
             tuple(product.device(k, numa=str(numa), cpus=self.cpus[numa]) for k, (_, numa) in enumerate(of_gpu)),
-            tuple(Nic(name=f"NIC{k}", gbits=self.gbits, numa=str(numa)) for k, (_, numa) in enumerate(of_nic)),
+            tuple(
+                Nic(name=f"NIC{k}", gbits=self.gbits, numa=str(numa), link_layer=self.fabric.kind)
+                for k, (_, numa) in enumerate(of_nic)
+            ),
             words=tuple(tuple(word(i, j) for j in range(len(position))) for i in range(len(position))),
             numa=tuple(Numa(number, cpus) for number, cpus in self.cpus.items()),
             model=self.title,
@@ -149,6 +154,7 @@ _A3_HIGH = Preset(
     cpus=MappingProxyType({0: "0-51,104-155", 1: "52-103,156-207"}),
     cpu_model="Intel Xeon Platinum 8481C",
     memory_gib=1872,
+    fabric=Fabric(kind="TCPX"),
     source="Google's page on A3 machine types (4 data NICs of 200 Gb/s); the network is not public",
 )
 
@@ -207,7 +213,7 @@ _P5EN = Preset(
     cpus=_TWO_SOCKETS_96,
     cpu_model=None,
     memory_gib=2048,
-    fabric=Fabric(hop_us=_EFA_P5_US),  # not measured: that of p5
+    fabric=Fabric(kind="EFA"),
     source=_facts(_AWS_TABLES, "16 of 200 Gb/s, EFA v3, same tables"),
 )
 
@@ -217,7 +223,7 @@ _OCI_H100 = replace(
     switches=((0, 1, 2),) * 4 + ((1, 1, 2),) * 4,
     gbits=200,
     cpu_model="Intel Xeon (model 143)",
-    fabric=Fabric(),
+    fabric=Fabric(kind="Ethernet"),
     source=_facts(
         _OCI_CHECKS,
         "16 RDMA devices, same file, of 200 Gb/s (oci-hpc's topology file of this shape, whose links have 180)",
@@ -285,6 +291,7 @@ _MORE: Mapping[str, Preset] = {
         sockets=1,
         cpu_model="NVIDIA Grace (GB10)",
         memory_gib=128,
+        fabric=Fabric(kind="Ethernet"),
         source=_facts(
             "NVIDIA dgx-spark-playbooks",
             "one ConnectX-7 of 200 Gb/s on two Gen5 x4 links, seen as two interfaces of about 100 Gb/s each, without "
@@ -408,14 +415,14 @@ _MORE: Mapping[str, Preset] = {
         title="Google A3 Ultra",
         gpu="H200",
         cpu_model=None,
-        fabric=Fabric(),
+        fabric=Fabric(kind="Ethernet"),
         source=_facts(_GOOGLE, "8 ConnectX-7 of 400 Gb/s, RDMA over RoCE, same page"),
     ),
     "gcp-a4": replace(
         _DGX_B200,
         title="Google A4",
         cpu_model=None,
-        fabric=Fabric(),
+        fabric=Fabric(kind="Ethernet"),
         source=_facts(_GOOGLE, "8 ConnectX-7 of 400 Gb/s, RDMA over RoCE, same page"),
     ),
     "gcp-a4x": replace(
@@ -442,7 +449,7 @@ _MORE: Mapping[str, Preset] = {
         _PCIE,
         title="Google G4",
         gpu="RTX PRO 6000",
-        fabric=Fabric(),
+        fabric=Fabric(kind="Ethernet"),
         source=_facts(_GOOGLE, "400 Gb/s in all, same page; their number is not stated, drawn as two"),
     ),
     "oci-b4": replace(
@@ -452,7 +459,7 @@ _MORE: Mapping[str, Preset] = {
         switches=((3, 2, 4), (1, 2, 4), (7, 2, 4), (5, 2, 4)),
         gbits=100,
         cpu_model="AMD EPYC",
-        fabric=Fabric(),
+        fabric=Fabric(kind="Ethernet"),
         source=_facts(
             "oracle-quickstart/oci-hpc topology file of the shape",
             "16 of 100 Gb/s (oci-hpc-oke docs), 1.6 Tb/s in all (Oracle's blog on Supercluster)",
@@ -489,6 +496,7 @@ _MORE: Mapping[str, Preset] = {
     "oci-mi300x": replace(
         _MI300X,
         title="OCI BM.GPU.MI300X.8",
+        fabric=Fabric(kind="Ethernet"),
         source=_facts(_OCI_CHECKS, "8 RDMA devices, same file, of 400 Gb/s (oracle-quickstart/oci-hpc-oke docs)"),
     ),
     "polaris": Preset(
@@ -502,6 +510,7 @@ _MORE: Mapping[str, Preset] = {
         sockets=1,
         cpu_model="AMD EPYC 7543P",
         memory_gib=512,
+        fabric=Fabric(kind="Slingshot"),
         source=_facts(
             "argonne-lcf/alcf-nccl-tests",
             "2 Slingshot NICs of 200 Gb/s, ALCF's pages on Polaris; where they are attached is not stated",
@@ -529,7 +538,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             cpus=_TWO_SOCKETS_48,
             cpu_model="Intel Xeon Platinum 8275CL",
             memory_gib=1152,
-            fabric=Fabric(hop_us=_EFA_P4_US),
+            fabric=Fabric(kind="EFA", hop_us=_EFA_P4_US),
             source="aws/aws-ofi-nccl topology/p4d-24xl-topo.xml, AWS instance pages; the network is not public",
         ),
         "aws-p5": Preset(
@@ -542,7 +551,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             cpus=_TWO_SOCKETS_96,
             cpu_model="AMD EPYC 7R13",
             memory_gib=2048,
-            fabric=Fabric(hop_us=_EFA_P5_US),
+            fabric=Fabric(kind="EFA", hop_us=_EFA_P5_US),
             source="aws/aws-ofi-nccl topology/p5.48xl-topo.xml (32 NICs of 100 Gb/s); the network is not public",
         ),
         "azure-ndv5": replace(
@@ -558,7 +567,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             _A3_HIGH,
             title="Google A3 Mega",
             switches=((0, 2, 2), (0, 2, 2), (1, 2, 2), (1, 2, 2)),
-            fabric=Fabric(hop_us=_TCPXO_US),
+            fabric=Fabric(kind="TCPXO"),
             source="Google's page on A3 machine types (8 data NICs of 200 Gb/s); the network is not public",
         ),
         "alps-gh200": Preset(
@@ -572,6 +581,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             sockets=4,
             cpu_model="NVIDIA Grace",
             memory_gib=512,
+            fabric=Fabric(kind="Slingshot"),
             source="CSCS documentation of Alps (4 × GH200 and 4 Slingshot NICs of 200 Gb/s per node); "
             "its dragonfly network is drawn as one level",
         ),
@@ -580,7 +590,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "tapered-h100": replace(
             _DGX_H100,
             title="H100 pods, 1:7 oversubscribed",
-            fabric=Fabric(leaf=2, pod=384, taper=7.0),
+            fabric=Fabric(leaf=2, pod=384, taper=7.0, kind="Ethernet"),
             source="Meta's 24,576 GPUs on RoCE: racks of 16, pods of 3,072, 1:7 above (Llama 3 paper, section 3.3.1)",
         ),
         **_MORE,
