@@ -4,8 +4,8 @@ from ._concurrency import contention as contention
 from ._concurrency import interference as interference
 from ._pairs import pair_matrix as pair_matrix
 from ._pairs import pair_table as pair_table
-from ._references import published_references as published_references
-from ._references import reference_lines as reference_lines
+from ._published import published as published
+from ._published import reference_lines as reference_lines
 from ._stragglers import find_spikes as find_spikes
 from ._stragglers import find_stragglers as find_stragglers
 from ._thresholds import Threshold as Threshold

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.analysis._references import matching_references
+from meshlab.analysis._published import matching_references
 from meshlab.base._errors import MeshlabError, TopologyError
 from meshlab.base._units import THIN, format_bandwidth, format_range, format_size
 from meshlab.frames._labels import GPU_SOURCES, is_wrong
@@ -130,7 +130,7 @@ def _published(row: dict[str, Any], attrs: dict[Any, Any]) -> dict[str, Any]:
     return {
         "published_gbs": busbw,
         "of_published": row["busbw_gbs"] / busbw,
-        "source": f"{first['source']}, {first['date']}",
+        "source": first["source"] if pd.isna(first["date"]) else f"{first['source']}, {first['date']}",
     }
 
 

@@ -35,6 +35,7 @@ from meshlab.prediction._tuner import (
     tune,
 )
 from meshlab.topology.model._levels import Floats, Ints
+from meshlab.topology.model._links import FABRICS
 
 COLLECTIVES = MODELLED
 """The collectives that have a cost model."""
@@ -51,19 +52,39 @@ BAND_STARTS = tuple(start for start, _ in _BAND)
 
 _DEFAULTS = NcclSettings()
 
-# NVSwitch reduces: a GPU sends and receives S(1 + 1/n) bytes at this share of its NVLinks. Hopper's share and
-# Blackwell's limit in GB/s were read off published all_reduce results of 4 to 8 H100 and 72 GB200.
-_SWITCH_SHARE = (0.0, 0.0, 0.83, 0.74)
-_SWITCH_MOST = (np.inf, np.inf, np.inf, 840.0)
+# NVSwitch reduces: a GPU sends and receives S(1 + 1/n) bytes at this share of its NVLinks. The shares are from published
+# all_reduce results of 4 to 8 H100 (480 GB/s) and 8 B200 (845 GB/s). Blackwell's limit in GB/s is the geometric mean of
+# 72 GB200 (840) and 64 GB300 (930).
+_SWITCH_SHARE = (0.0, 0.0, 0.835, 0.753)
+_SWITCH_MOST = (np.inf, np.inf, np.inf, 884.0)
 
-# Shares of NCCL's link bandwidths that messages reach: NVLink from 8 H100, PCIe from two A100 (send_recv 0.90,
-# all_reduce 0.83).
-_NVLINK_SHARE, _PCIE_SHARE = 0.975, 0.87
+# Data moves through NVSwitch in waves: a chunk per head and channel (NVIDIA/nccl, NCCL_NVLS_CHUNKSIZE, and
+# NVLS_NCHANNELS_SM90 and _SM100 of src/transport/nvls.cc).
+_WAVE_BYTES = 128 << 10
+_WAVE_CHANNELS = np.array([0, 0, 16, 32])
+# Reducing and distributing overlap between waves, not within one, and so do the levels of a tree of domains. So a call
+# lasts longer by this share of the smaller of its bytes and a wave, for every further stage. The share is a fit to
+# published curves of 8 H100, 8 to 128 Blackwell, and 2 to 10 hosts.
+_WAVE_SHARE = 0.8
+
+# Share of the lesser of NVLink and network that a tree of NVSwitches reaches: 0.95 on 2 × 8 H200 and 2 × 8 B200.
+_NVLS_TREE_SHARE = 0.95
+
+# Shares of NCCL's link bandwidths that messages reach: over NVLink of 4 and 8 H100, 8 A100 and 64 GB300, over PCIe of
+# two A100 (send_recv 0.90, all_reduce 0.83).
+_NVLINK_SHARES = {"send_recv": 0.99, "all_to_all": 0.94}
+_PCIE_SHARE = 0.87
+
+# A message to a peer of the same domain uses few channels, whose number doubles while each has more than these bytes
+# (NVIDIA/nccl src/enqueue.cc: 32 steps of NCCL_P2P_NVL_CHUNKSIZE).
+_CHANNEL_BYTES = 16 << 20
+_LINK_GBS = np.array([20.0, 20.0, 20.6, 40.1])  # of a channel, which fills one NVLink; see `NVLINK_GBS`
 
 _CHANNEL_GBS = 14.0  # of a point-to-point message through the network (NVIDIA/nccl src/graph/paths.cc)
 _PEERS_PER_BATCH = 8  # NCCL_MAX_DEV_WORK_P2P_PER_BATCH
 _LL_BYTES = 16384  # per channel, the largest point-to-point message with LL (NVIDIA/nccl src/enqueue.cc)
-_PEER_US = (0.05, 0.1)  # of an all_to_all per peer in the domain, and in others
+_PEER_US = 0.05  # of an all_to_all per peer in the domain
+_FAR_PEER_US = np.array([kind.peer_us for kind in FABRICS.values()])  # and per peer in others, by the network
 
 _PLATEAU_BYTES = 64
 _LOSSY = 1024.0  # what NCCL multiplies the time of long fp8 rings with, so that it prefers anything else
@@ -139,6 +160,8 @@ class Prices:
     plateau: Floats | None  # (m, k): factor of the latency for messages of `plateau_bytes` or more
     plateau_bytes: Floats  # (k,)
     ll_bytes: Floats  # (k,): the largest point-to-point message with LL, NaN for other collectives
+    wave: Floats | None  # (m, k): bytes that do not overlap with others, see `_WAVE_SHARE`
+    channel: Floats | None  # (2, k): channels at least, and ns per byte of one, of a message inside a domain
     offset_us: float  # latency that the timing mode adds
 
     def time_us(self, rows: npt.ArrayLike, sizes: npt.ArrayLike) -> Floats:
@@ -154,6 +177,13 @@ class Prices:
         transfer = self.transfer_ns[choice, row] * (size * 1e-3)
         if self.stretched is not None:
             transfer = transfer * self.stretched[choice, row, _octave(size)]
+        if self.wave is not None:
+            wave = self.wave[choice, row]
+            transfer = transfer * (1 + wave / np.maximum(size + wave, 1))
+        if self.channel is not None:
+            least, ns = self.channel[0, row], self.channel[1, row]
+            doubled = np.exp2(np.ceil(np.log2(np.maximum(size / least / _CHANNEL_BYTES, 1))))
+            transfer = np.maximum(transfer, size * 1e-3 * ns / (least * doubled))
         if self.plateau is not None:
             latency = np.where(size >= self.plateau_bytes[row], latency * self.plateau[choice, row], latency)
         # A group of one rank has no latency. No other call is faster than a part of its latency in any mode.
@@ -236,6 +266,8 @@ def prices(links: GroupLinks, collective: str, *, dtype: str = "float32", settin
         plateau=plateau,
         plateau_bytes=_PLATEAU_BYTES * graphs.all_channels * links.n_ranks.astype(float),
         ll_bytes=np.full(len(links), np.nan),
+        wave=_waves(links, graphs, algorithm),
+        channel=None,
         believed_factor=factor,
         offset_us=settings.offset_us,
     )
@@ -335,8 +367,8 @@ def _real_gbs(
         gbs[:, NVLS, SIMPLE] = np.where(several, np.minimum(gbs[:, NVLS, SIMPLE], law), law)
         # A domain in the middle of both trees sends the data twice, which NCCL's figures do not contain.
         sent = np.array([1.0, 1.0, 1.5, 2.0])[np.minimum(links.domains, 4) - 1]
-        most = np.where(several, np.minimum(law, network / sent), law)
-        gbs[:, NVLS_TREE, SIMPLE] = np.minimum(gbs[:, NVLS_TREE, SIMPLE], most)
+        tree = np.where(several, _NVLS_TREE_SHARE * np.minimum(law, network / sent), law)
+        gbs[:, NVLS_TREE, SIMPLE] = np.where(gbs[:, NVLS_TREE, SIMPLE] > 0, tree, 0)
         on_trees = [TREE, NVLS_TREE]
         gbs[:, on_trees] = np.minimum(gbs[:, on_trees], links.tree_uplink_gbs[:, None, None])
     elif collective in ("all_gather", "reduce_scatter"):
@@ -366,6 +398,17 @@ def _stretched(
     return factors
 
 
+def _waves(links: GroupLinks, graphs: Graphs, algorithm: npt.NDArray[np.intp]) -> Floats | None:
+    """Return `Prices.wave`: bytes of a wave times the stages of the pipeline beyond the first."""
+    on_switch = (algorithm == NVLS) | (algorithm == NVLS_TREE)
+    if not on_switch.any():
+        return None
+    wave = _WAVE_SHARE * _WAVE_BYTES * graphs.heads * _WAVE_CHANNELS[generation(links.compute_capability)]
+    # Up and down the tree of domains, and the distribution in the domain.
+    stages = 1 + 2 * np.floor(np.log2(links.domains))
+    return np.where(on_switch[:, None], np.where((algorithm == NVLS_TREE)[:, None], stages, 1) * wave, 0.0)
+
+
 def _switch_law(links: GroupLinks, constants: TunerConstants) -> Floats:
     """Return the algorithm bandwidth of an all_reduce in which NVSwitch reduces inside the domains."""
     gen = generation(links.compute_capability)
@@ -390,16 +433,12 @@ def _on_pcie(links: GroupLinks, graphs: Graphs) -> Graphs:
     )
 
 
-def _inner(links: GroupLinks) -> Floats:
-    """Return the GB/s that messages between two ranks of a domain reach."""
-    return links.inner_gbs * np.where(links.inner_is_nvlink, _NVLINK_SHARE, _PCIE_SHARE)
-
-
 def _message_gbs(links: GroupLinks, collective: str) -> tuple[Floats, Floats, Floats]:
     """Return the algorithm bandwidth of an all_to_all or send_recv in GB/s: of a domain, its NICs, and an uplink."""
     n, ppn = links.n_ranks.astype(float), links.ranks_per_domain.astype(float)
     several = links.domains > 1
-    inner = np.where(ppn > 1, _inner(links), np.inf)
+    share = np.where(links.inner_is_nvlink, _NVLINK_SHARES[collective], _PCIE_SHARE)
+    inner = np.where(ppn > 1, links.inner_gbs * share, np.inf)
     merged, _ = merged_nics(links)
     with np.errstate(divide="ignore", invalid="ignore"):
         if collective == "send_recv":
@@ -431,6 +470,14 @@ def _channels_per_peer(links: GroupLinks, graphs: Graphs) -> Ints:
     return np.minimum(per_peer, most).astype(np.int32)
 
 
+def _least_channels(links: GroupLinks, channels: Ints) -> Floats:
+    """Return `Prices.channel`. All peers of a rank must fit into one round, so many ranks leave few channels to each."""
+    least = np.exp2(np.floor(np.log2(np.maximum(channels / links.n_ranks, 1))))
+    is_inside = (links.domains == 1) & links.inner_is_nvlink & links.is_switched
+    ns = np.where(is_inside, 1 / _LINK_GBS[generation(links.compute_capability)], 0.0)
+    return np.stack([least, ns])
+
+
 def _power_of_two(number: npt.NDArray[np.generic]) -> Floats:
     """Return the smallest power of two that is not smaller."""
     power: Floats = np.exp2(np.ceil(np.log2(number.astype(float))))
@@ -452,7 +499,7 @@ def _messages(
         parts = np.ones(len(links))
     else:
         near, far = links.ranks_per_domain - 1, links.n_ranks - links.ranks_per_domain
-        peers_us = _PEER_US[0] * near + _PEER_US[1] * far
+        peers_us = _PEER_US * near + np.where(several, _FAR_PEER_US[links.fabric], 0.0) * far
         parts = links.n_ranks.astype(float)
     gbs = np.minimum(inner, out)
     hop = np.where(several, 2, np.where(links.inner_is_nvlink, 0, 1))
@@ -476,6 +523,8 @@ def _messages(
         plateau=None,
         plateau_bytes=np.full(len(links), np.inf),
         ll_bytes=_LL_BYTES * channels * parts,
+        wave=None,
+        channel=_least_channels(links, channels) if collective == "send_recv" else None,
         believed_factor=np.ones((2, len(links))),
         offset_us=settings.offset_us,
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshlab.analysis._comparison import Comparison, compare
 from meshlab.analysis._expectations import expectations
-from meshlab.analysis._references import reference_lines
+from meshlab.analysis._published import reference_lines
 from meshlab.analysis._stragglers import find_stragglers
 from meshlab.analysis._thresholds import ThresholdCheck, Thresholds
 from meshlab.analysis.tuning._tuning import Tuning
