@@ -61,7 +61,7 @@ _FRAMES = tuple(f"{name}.{suffix}" for name in _KINDS for suffix in ("parquet", 
 _JOURNALS = "steps-*.jsonl"
 _MOST_READS = 100  # of a run that is replaced while it is read
 _FIGURES = ("membership", "topology", "bandwidth", "latency", "matrix")
-_REPORTS = ("report.html", "report.md", *(f"report-{kind}-*.png" for kind in _FIGURES))
+_REPORTS = ("report.html", "report.md", "report-nodes.png", *(f"report-{kind}-*.png" for kind in _FIGURES))
 
 _RUN = {
     "run_id": str,
