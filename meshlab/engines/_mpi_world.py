@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from meshlab.comm._backend import Backend
 
 _PAUSE_S = 0.0005
-_ROUND_S = 0.002  # the tasks of one round are submitted within this time
 _CLOSE_S = 3.0  # time that busy ranks get to finish when the engines are closed
+
+# The method of a round, and the arguments and futures of its ranks.
+_Task = tuple[str, dict[int, tuple[Any, ...]], dict[int, Future[Reply]]]
 
 _log = logging.getLogger("meshlab.engines")
 
@@ -125,10 +127,10 @@ def _serve(worker: Worker, control: Any) -> None:
         # A blocking receive in MPI spins on a core, which the ranks that are measuring may need.
         while not control.iprobe(source=0):
             time.sleep(_PAUSE_S)
-        task: tuple[str, tuple[Any, ...]] | None = control.recv(source=0)
-        if task is None:
+        message: bytes | None = control.recv(source=0)
+        if message is None:
             return
-        control.send(_packed(worker.serve(*task)), dest=0)
+        control.send(_packed(worker.serve(*pickle.loads(message))), dest=0)
 
 
 def _packed(reply: Reply) -> bytes:
@@ -166,7 +168,7 @@ class MpiWorldSet(RankSet):
         self._worker = worker
         self._control = control
         self._infos = infos
-        self._tasks: queue.SimpleQueue[tuple[int, str, tuple[Any, ...], Future[Reply]] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._pending: set[Future[Reply]] = set()
         self._is_broken = False
         self._unreleased = list(range(1, self.size))
@@ -177,43 +179,36 @@ class MpiWorldSet(RankSet):
         self._thread.start()
         return self._infos
 
-    def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
-        future: Future[Reply] = Future()
+    def submit(
+        self, ranks: Sequence[int], method: str, arguments: Sequence[tuple[Any, ...]]
+    ) -> Sequence[Future[Reply]]:
+        futures = {rank: Future[Reply]() for rank in ranks}
         if self._is_broken:
-            future.set_exception(RankDiedError("the ranks were abandoned"))
+            for future in futures.values():
+                future.set_exception(RankDiedError("the ranks were abandoned"))
         else:
-            self._pending.add(future)
-            future.add_done_callback(self._pending.discard)
-            self._tasks.put((rank, method, arguments, future))
-        return future
+            self._pending |= set(futures.values())
+            for future in futures.values():
+                future.add_done_callback(self._pending.discard)
+            self._tasks.put((method, dict(zip(ranks, arguments, strict=True)), dict(futures)))
+        return list(futures.values())
 
     def _work(self) -> None:
-        task = self._tasks.get()
-        while task is not None:
-            task_of_0: tuple[str, tuple[Any, ...], Future[Reply]] | None = None
-            waiting: dict[int, Future[Reply]] = {}
-            # Send the tasks of all other ranks before running rank 0's, which may wait for them in a collective. The
-            # end of a round is not marked in the queue, but its tasks follow each other immediately.
-            while task is not None:
-                rank, method, arguments, future = task
-                if rank == 0:
-                    task_of_0 = method, arguments, future
-                else:
-                    self._control.send((method, arguments), dest=rank)
-                    waiting[rank] = future
-                try:
-                    task = self._tasks.get(timeout=_ROUND_S)
-                except queue.Empty:
-                    break
-            if task_of_0 is not None:
-                method, arguments, future = task_of_0
-                _settle(future, self._serve_rank_0(method, arguments))
+        while (task := self._tasks.get()) is not None:
+            method, arguments, waiting = task
+            # Send the tasks of all other ranks before running rank 0's, which may wait for them in a collective.
+            messages: dict[int, bytes] = {}  # by the identity of their arguments
+            for rank, values in arguments.items():
+                if rank != 0:
+                    if id(values) not in messages:
+                        messages[id(values)] = pickle.dumps((method, values))
+                    self._control.send(messages[id(values)], dest=rank)
+            if 0 in arguments:
+                _settle(waiting.pop(0), self._serve_rank_0(method, arguments[0]))
             while waiting:
                 for rank in [rank for rank in waiting if self._control.iprobe(source=rank)]:
                     _settle(waiting.pop(rank), _unpacked(rank, self._control.recv(source=rank)))
                 time.sleep(_PAUSE_S)
-            if task is not None:
-                task = self._tasks.get()
 
     def _serve_rank_0(self, method: str, arguments: tuple[Any, ...]) -> Reply:
         """Run rank 0's task. No exception leaves the method, because it would end the thread and hang the caller."""
@@ -225,6 +220,9 @@ class MpiWorldSet(RankSet):
     def positions(self) -> list[Position]:
         """Return unknown positions: there is no shared memory across hosts."""
         return [Position()] * self.size
+
+    def recovery(self) -> str:
+        return "start the program again"
 
     def interrupt(self) -> None:
         """Do nothing: only the launcher can send signals to processes on all hosts."""
