@@ -236,7 +236,14 @@ class MpiWorldSet(RankSet):
                 future.set_exception(RankDiedError("the ranks were abandoned"))
 
     def _abort(self) -> None:
-        """Stop all processes, including this one."""
+        """Print the exception that is being handled, and stop all processes, including this one."""
+        # MPI_Abort skips the end of the interpreter, which would print it.
+        error = sys.exception()
+        if isinstance(error, SystemExit):
+            if isinstance(error.code, str):
+                sys.stderr.write(f"{error.code}\n")
+        elif error is not None:
+            sys.excepthook(type(error), error, error.__traceback__)
         # MPICH removes the file of its shared memory in MPI_Finalize, which no process reaches. All ranks of this host
         # share one file, and those that have mapped it do not need its name.
         remove_files(shared_memory_files(os.getpid()))

@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -66,6 +67,20 @@ def can_encrypt() -> bool:
     import zmq
 
     return bool(zmq.has("curve"))  # libzmq may be built without a library for cryptography
+
+
+def warn_of_clear_text(client: Any) -> None:
+    """Warn the caller of `attach` if other hosts can read the messages between the client and its engines."""
+    host = str(client._config.get("interface", "")).rpartition("//")[2]
+    if client.curve_serverkey or host in ("localhost", "") or host.startswith(("127.", "[::1]")):
+        return
+    address = "all addresses" if host in ("*", "0.0.0.0") else host
+    warnings.warn(
+        f"the controller of the engines listens on {address} without encryption, so everybody on the network can read "
+        "what the ranks return and print; start it with --IPController.enable_curve=True, for instance by "
+        "ipyparallel.Cluster(controller_args=['--IPController.enable_curve=True'])",
+        stacklevel=3,
+    )
 
 
 class ProcessSet(RankSet):

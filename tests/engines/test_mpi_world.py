@@ -149,6 +149,36 @@ if engines is not None:
     assert done.returncode == 3
 
 
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("engines.run(stuck)", "meshlab.errors.EngineError: rank 1 did not respond within 1.0 s"),
+        (
+            "try:\n            engines.run(stuck)\n        except Exception:\n            sys.exit('no ranks')",
+            "no ranks",
+        ),
+    ],
+)
+@pytest.mark.full
+def test_the_reason_is_printed_before_mpi_ends_all_processes(statement: str, reason: str) -> None:
+    code = f"""
+import sys
+import time
+import meshlab as ml
+def stuck(comm):
+    if comm.rank == 1:
+        time.sleep(600)
+engines = ml.engines.join(backend="mpi", deadline_s=1.0)
+if engines is not None:
+    with engines:
+        {statement}
+"""
+    done = mpiexec(2, "-c", code)
+    assert done.returncode != 0
+    assert done.stderr.count(reason) == 1, done.stderr
+    assert done.stderr.index(reason) < done.stderr.index("MPI_Abort")
+
+
 def assert_no_segment_is_left(printed: str) -> None:
     (line,) = [line for line in printed.splitlines() if line.startswith("segments ")]
     segments = line.split()[1:]
