@@ -12,10 +12,12 @@ import pickle
 import queue
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshlab.base._backends import PROCESS_BACKENDS, automatic_backend, choice_text
@@ -25,9 +27,11 @@ from meshlab.comm._backend import Rendezvous
 from meshlab.comm._worlds import process_module
 from meshlab.engines._engines import Engines
 from meshlab.engines._launchers import launch_of
+from meshlab.engines._parts import STOPPED, is_stopped
+from meshlab.engines._position_lines import PositionLines, connect
 from meshlab.engines._positions import Position, Positions
 from meshlab.engines._reaper import remove_files, shared_memory_files
-from meshlab.engines._rounds import RankDiedError, RankInfo, RankSet, Reply
+from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, RankSet, Reply
 from meshlab.engines._worker import Worker
 
 if TYPE_CHECKING:
@@ -94,12 +98,48 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
         library = world.capabilities().library
         raise EngineError(launch.fault(library), hint=launch.cure(library))
     control = world.comm.Dup()  # for tasks and replies; it is idle while rank 0 measures
-    worker = Worker(_open(world, control, backend), Positions(world.size), checks)
+    positions = _shared_positions(control, world.size)
+    worker = Worker(_open(world, control, backend), positions, checks)
     infos: Sequence[RankInfo] | None = control.gather(worker.info())
+    lines = _open_lines(control, worker)
     if infos is None:
         _serve(worker, control)
         return None
-    return Engines(MpiWorldSet(worker, control, tuple(infos)), deadline_s=deadline_s, timeout_s=deadline_s)
+    rank_set = MpiWorldSet(worker, control, tuple(infos), positions, lines)
+    return Engines(rank_set, deadline_s=deadline_s, timeout_s=deadline_s)
+
+
+def _shared_positions(control: Any, size: int) -> Positions:
+    """Return memory that the ranks on the host of rank 0 share. That of other ranks is their own."""
+    with contextlib.ExitStack() as stack:
+        host, path = socket.gethostname(), None
+        if control.rank == 0:
+            with contextlib.suppress(OSError):  # without it, rank 0 does not know where the others are
+                path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="meshlab-"))) / "calls"
+                Positions.create_file(path, size)
+        host_of_0, path = control.bcast((host, path))
+        is_shared = host == host_of_0 and path is not None and path.exists()
+        positions = Positions(size, path if is_shared else None)
+        control.barrier()  # before the file is removed
+        return positions
+
+
+def _open_lines(control: Any, worker: Worker) -> PositionLines | None:
+    """Connect ranks of other hosts to rank 0, which gets the lines. No port is opened if there are none."""
+    host = socket.gethostname()
+    is_elsewhere = host != control.bcast(host)
+    if not control.allreduce(int(is_elsewhere)):
+        return None
+    lines = None
+    if control.rank == 0:
+        with contextlib.suppress(OSError):
+            lines = PositionLines(control.size)
+    invitation = control.bcast(None if lines is None else lines.invitation)
+    is_connected = is_elsewhere and invitation is not None and connect(invitation, worker)
+    n = control.allreduce(int(is_connected))
+    if lines is not None:
+        lines.accept(n)
+    return lines
 
 
 def _open(world: Any, control: Any, backend: str) -> Backend:
@@ -162,12 +202,22 @@ class MpiWorldSet(RankSet):
 
     is_attached = True
 
-    def __init__(self, worker: Worker, control: Any, infos: tuple[RankInfo, ...]) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        control: Any,
+        infos: tuple[RankInfo, ...],
+        positions: Positions,
+        lines: PositionLines | None,
+    ) -> None:
         self.size = len(infos)
         self.backend = infos[0].capabilities.backend
         self._worker = worker
         self._control = control
         self._infos = infos
+        self._positions = positions
+        self._lines = lines
+        self._here = [info.rank for info in infos if info.host == infos[0].host]
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._pending: set[Future[Reply]] = set()
         self._is_broken = False
@@ -218,8 +268,24 @@ class MpiWorldSet(RankSet):
             return Reply.of_error(0, error)
 
     def positions(self) -> list[Position]:
-        """Return unknown positions: there is no shared memory across hosts."""
-        return [Position()] * self.size
+        """Return the positions of the ranks on this host. There is no shared memory across hosts."""
+        if len(self._here) == self.size:
+            return self._positions.read()
+        shared = self._positions.read()
+        return [shared[rank] if rank in self._here else Position() for rank in range(self.size)]
+
+    def late_positions(self, before: Sequence[Position]) -> list[Position | None]:
+        elsewhere = {} if self._lines is None else self._lines.ask()
+        return [elsewhere.get(rank, position) for rank, position in enumerate(super().late_positions(before))]
+
+    def stalled(self) -> RankExit | None:
+        """Return a rank of this host that is stopped."""
+        stopped = [rank for rank in self._here if is_stopped(self._infos[rank].pid)]
+        return (
+            RankExit(stopped[0], STOPPED, also=tuple(RankExit(rank, STOPPED) for rank in stopped[1:]))
+            if stopped
+            else None
+        )
 
     def recovery(self) -> str:
         return "start the program again"
@@ -255,6 +321,8 @@ class MpiWorldSet(RankSet):
 
     def close(self) -> None:
         """Release the other ranks. If they are stuck, abort all processes, including this one."""
+        if self._lines is not None:
+            self._lines.close()
         if self._is_broken:
             self._abort()
         self._tasks.put(None)

@@ -167,7 +167,7 @@ class RankExit:
 
 
 def exit_of(ranks: Sequence[int], infos: Sequence[RankInfo], how: str) -> RankExit:
-    """Return the exit of several ranks, and of their host if all its ranks are among them, but not those of all hosts."""
+    """Return the exit of several ranks, or of their host if all its ranks are among them."""
     on_host: dict[str, list[int]] = {}
     for info in infos:
         on_host.setdefault(info.host, []).append(info.rank)
@@ -220,7 +220,7 @@ class RankSet(Protocol):
         """Return the last call that each rank entered, in rank order."""
 
     def late_positions(self, before: Sequence[Position]) -> list[Position | None]:
-        """Return the positions since earlier ones, when ranks are late. None for a rank that cannot even answer this."""
+        """Return the positions since earlier ones, when ranks are late. None for a rank that does not answer."""
         return [position.since(start) for position, start in zip(self.positions(), before, strict=True)]
 
     # The defaults below are those of a set that cannot watch processes: its ranks are threads, or on other hosts.
