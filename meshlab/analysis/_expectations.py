@@ -52,7 +52,18 @@ _NO_COLLECTIVE = "the collective is missing: the text does not name its test"
 
 _CASE = ["axis", "collective", "op", "dtype", "mode", "in_place", *OPTIONS]
 _PREDICTED = ("predicted_us", "predicted_us_lo", "predicted_us_hi")
-_COLUMNS = ["axis", "collective", "dtype", "mode", "in_place", "n_ranks", "size_bytes", "time_us", "busbw_gbs", "bound_gbs"]
+_COLUMNS = [
+    "axis",
+    "collective",
+    "dtype",
+    "mode",
+    "in_place",
+    "n_ranks",
+    "size_bytes",
+    "time_us",
+    "busbw_gbs",
+    "bound_gbs",
+]
 _COLUMNS += ["bound", "of_bound", *_PREDICTED, "published_gbs", "of_published", "machine", "published", "verdict"]
 
 
@@ -135,7 +146,7 @@ def _machine_of_axis(
 
 def _published(part: pd.DataFrame, machine: MeasuredMachine, leave_out: Collection[str]) -> PublishedComparison:
     """Compare the slowest group at every size with published runs."""
-    last = part.loc[part["size_bytes"].idxmax()]
+    last = part.iloc[int(part["size_bytes"].to_numpy(dtype=np.int64).argmax())]
     collective = plain_value(last["collective"])
     n_ranks = None if plain_value(last["n_ranks"]) is None else int(last["n_ranks"])
     largest = int(last["size_bytes"]), float(last["busbw_gbs"])
@@ -144,7 +155,7 @@ def _published(part: pd.DataFrame, machine: MeasuredMachine, leave_out: Collecti
     if collective is None:
         return PublishedComparison(None, *largest, reason=_NO_COLLECTIVE, is_missing=True)
     missing = machine.missing(n_ranks)
-    if missing and not machine.lacks_network_only(n_ranks):
+    if n_ranks is None or (missing and not machine.lacks_network_only(n_ranks)):
         return PublishedComparison(None, *largest, reason=missing, is_missing=True)
     slowest = part.groupby(["size_bytes", "run_id", "launch"], dropna=False)["time_us"].max()
     times = slowest.groupby("size_bytes").median()
