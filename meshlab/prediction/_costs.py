@@ -165,6 +165,7 @@ class Prices:
     ll_bytes: Floats  # (k,): the largest point-to-point message with LL, NaN for other collectives
     wave: Floats | None  # (m, k): bytes that do not overlap with others, see `_WAVE_SHARE`
     channel: Floats | None  # (2, k): channels at least, and ns per byte of one, of a message inside a domain
+    least_ns: Floats  # (m, k): ns per byte that the links of the algorithm need at least, whatever published runs show
     offset_us: float  # latency that the timing mode adds
     errors: GroupErrors  # of the formula, as published runs show them
 
@@ -192,6 +193,7 @@ class Prices:
             latency = np.where(size >= self.plateau_bytes[row], latency * self.plateau[choice, row], latency)
         factor = np.exp(self.errors.log_factor(row, size))
         latency, transfer = latency * factor, transfer * factor
+        transfer = np.maximum(transfer, size * 1e-3 * self.least_ns[choice, row] - latency)
         # A group of one rank has no latency. No other call is faster than a part of its latency in any mode.
         latency = np.where(latency > 0, np.maximum(latency + self.offset_us, 0.25 * latency), 0.0)
         return choice, latency, transfer
@@ -277,6 +279,7 @@ def prices(
         ll_bytes=np.full(len(links), np.nan),
         wave=_waves(links, graphs, algorithm),
         channel=None,
+        least_ns=_least_ns(links, collective, network, gbs)[:, algorithm].T * usable[chosen].T,
         believed_factor=factor,
         offset_us=settings.offset_us,
         errors=errors,
@@ -378,15 +381,36 @@ def _real_gbs(links: GroupLinks, tuned_gbs: Floats, collective: str, network: Fl
     if collective == "all_reduce":
         _, law = _switch_law(links)
         gbs[:, NVLS, SIMPLE] = np.where(several, np.minimum(gbs[:, NVLS, SIMPLE], law), law)
-        # A domain in the middle of both trees sends the data twice, which NCCL's figures do not contain.
-        sent = np.array([1.0, 1.0, 1.5, 2.0])[np.minimum(links.domains, 4) - 1]
-        tree = np.where(several, _NVLS_TREE_SHARE * np.minimum(law, network / sent), law)
+        tree = np.where(several, _NVLS_TREE_SHARE * np.minimum(law, network / _tree_sends(links)), law)
         gbs[:, NVLS_TREE, SIMPLE] = np.where(gbs[:, NVLS_TREE, SIMPLE] > 0, tree, 0)
         on_trees = [TREE, NVLS_TREE]
         gbs[:, on_trees] = np.minimum(gbs[:, on_trees], links.tree_uplink_gbs[:, None, None])
     elif collective in ("all_gather", "reduce_scatter"):
         gbs[:, PAT] = np.minimum(gbs[:, PAT], links.pat_uplink_gbs[:, None])
     return gbs
+
+
+def _least_ns(links: GroupLinks, collective: str, network: Floats, gbs: Floats) -> Floats:
+    """Return the ns per byte that the links of every algorithm need at least, of shape (k, algorithms)."""
+    n, ppn = links.n_ranks.astype(float), links.ranks_per_domain.astype(float)
+    spared = np.where((links.domains > 1) & links.inner_is_nvlink, ppn / np.maximum(ppn - 1, 1), 1.0)
+    ring = np.minimum(network, links.inner_gbs * spared)
+    steps = {"all_reduce": 2 * (n - 1) / n, "all_gather": (n - 1) / n, "reduce_scatter": (n - 1) / n}.get(collective, 1.0)
+    most = gbs.max(axis=2)
+    most[:, RING] = ring / np.maximum(steps, 0.5)
+    if collective == "all_reduce":
+        tree = np.minimum(network / _tree_sends(links), links.tree_uplink_gbs)
+        law, _ = _switch_law(links)
+        most[:, TREE] = np.minimum(tree, links.inner_gbs)
+        most[:, NVLS] = np.where(links.domains > 1, np.maximum(most[:, NVLS], law), law)
+        most[:, NVLS_TREE] = np.minimum(tree, law)
+    with np.errstate(divide="ignore"):
+        return np.where(most > 0, 1 / most, 0.0)
+
+
+def _tree_sends(links: GroupLinks) -> Floats:
+    """Return how often a domain sends the data in both trees together: one in the middle sends them twice."""
+    return np.array([1.0, 1.0, 1.5, 2.0])[np.minimum(links.domains, 4) - 1]
 
 
 def _octave(size: Floats) -> npt.NDArray[np.intp]:
@@ -545,6 +569,7 @@ def _messages(
         ll_bytes=_LL_BYTES * channels * parts,
         wave=None,
         channel=_least_channels(links, channels) if collective == "send_recv" else None,
+        least_ns=np.stack([1 / np.minimum.reduce(_message_gbs(links, collective, is_bound=True))] * 2) * ~alone,
         believed_factor=np.ones((2, len(links))),
         offset_us=settings.offset_us,
         errors=errors,

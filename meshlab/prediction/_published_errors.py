@@ -47,7 +47,10 @@ _OF_FABRIC = 0.1  # what groups on one kind of network share
 _OF_CLASS = (0.8, 0.6)  # what groups on one class of machine share
 _TREND, _TREND_OF_FABRIC = 0.05, 0.12  # per doubling of the domains
 _OF_SOURCE = 0.15  # what the curves of one source share
-_NOISE, _NOISE_TREND = 0.25, 0.4  # what a curve does not share, and its growth per doubling of the domains
+_NOISE = 0.25  # what a curve does not share
+# Its growth per doubling of the domains beyond two, by log2 of the size. Contention hits large messages: a job shares the
+# network with others.
+_NOISE_TREND = ((24, 28), (0.4, 2.0))
 _OTHER_COLLECTIVE = 0.4  # correlation of two collectives
 _OTHER_GENERATION, _OTHER_CAPABILITY = 0.3, 0.8  # correlation of two GPUs: of other generations, and within one
 # Distance in doublings at which groups of one class have little in common: of ranks inside a domain, of domains, of
@@ -56,7 +59,7 @@ _RANKS_APART, _DOMAINS_APART, _PER_DOMAIN_APART, _NICS_APART = 0.5, 1.0, 1.41, 1
 
 # Ends of the band in standard deviations: between them are 90 % of the errors of sources that were left out, of sizes
 # in the three classes of `SIZE_CLASSES`, inside a domain and between domains.
-_ENDS = (((-1.0, 1.0), (-1.5, 1.5), (-2.0, 2.0)), ((-1.0, 1.0), (-1.5, 1.5), (-2.0, 2.0)))
+_ENDS = (((-1.5, 1.3), (-1.6, 2.5), (-1.8, 2.5)), ((-1.0, 2.0), (-1.3, 2.8), (-2.0, 3.5)))
 
 CLASS_LIKENESS = 0.6
 """Runs support a prediction from this likeness on, such as the same machine with half or twice the nodes."""
@@ -137,7 +140,9 @@ def _usual(groups: _Groups) -> Floats:
 
 
 def _noise(groups: _Groups) -> Floats:
-    return np.asarray((_NOISE * (1 + _NOISE_TREND * groups.domains)) ** 2)
+    """Return the variance that a curve does not share, of shape (groups, octaves)."""
+    trend = np.interp(OCTAVES, *_NOISE_TREND)
+    return np.asarray((_NOISE * (1 + trend * np.maximum(groups.domains - 1, 0)[:, None])) ** 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,11 +187,11 @@ class PublishedErrors:
         covariance = _shared(self.groups.column(), self.groups) + of_source * _collectives(
             self.groups.column(), self.groups
         )
-        covariance[np.diag_indices(count)] += _noise(self.groups)
-        inverses = np.zeros((OCTAVES.size, count, count))
+        noise, inverses = _noise(self.groups), np.zeros((OCTAVES.size, count, count))
         for number, has in enumerate(np.isfinite(self.errors).T):
             rows = np.flatnonzero(has)
-            inverses[number][np.ix_(rows, rows)] = np.linalg.inv(covariance[np.ix_(rows, rows)])
+            of_octave = covariance[np.ix_(rows, rows)] + np.diag(noise[rows, number])
+            inverses[number][np.ix_(rows, rows)] = np.linalg.inv(of_octave)
         return inverses
 
     @cached_property
@@ -218,7 +223,7 @@ class GroupErrors:
     def deviation(self) -> Floats:
         """Standard deviation of log(measured / expected), of shape (k, octaves)."""
         own = np.array([_shared(*[_Groups(*(values[row : row + 1] for values in self.groups))] * 2)[0] for row in range(len(self.mean))])
-        variance = np.repeat((own + _OF_SOURCE**2 + _noise(self.groups))[:, None], OCTAVES.size, axis=1)
+        variance = own[:, None] + _OF_SOURCE**2 + _noise(self.groups)
         if self.evidence.curves:
             variance -= np.einsum("kc,ocd,kd->ko", self.shared, self.evidence._inverses, self.shared, optimize=True)
         return np.asarray(np.sqrt(np.maximum(variance, 0.01)) * _usual(self.groups))
