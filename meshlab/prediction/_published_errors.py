@@ -51,7 +51,7 @@ _NOISE = 0.25  # what a curve does not share
 # Its growth per doubling of the domains beyond two, by log2 of the size. Contention hits large messages: a job shares the
 # network with others.
 _NOISE_TREND = ((24, 28), (0.4, 2.0))
-_OTHER_COLLECTIVE = 0.4  # correlation of two collectives
+_OTHER_COLLECTIVE = 0.25  # correlation of two collectives
 _OTHER_GENERATION, _OTHER_CAPABILITY = 0.3, 0.8  # correlation of two GPUs: of other generations, and within one
 # Distance in doublings at which groups of one class have little in common: of ranks inside a domain, of domains, of
 # ranks per domain, and of the bandwidth of a rank's NICs.
