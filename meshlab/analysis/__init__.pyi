@@ -2,6 +2,8 @@ from ._comparison import Comparison as Comparison
 from ._comparison import compare as compare
 from ._concurrency import contention as contention
 from ._concurrency import interference as interference
+from ._judge import Judgement as Judgement
+from ._judge import judge as judge
 from ._pairs import pair_matrix as pair_matrix
 from ._pairs import pair_table as pair_table
 from ._published import published as published
@@ -11,6 +13,7 @@ from ._stragglers import find_stragglers as find_stragglers
 from ._thresholds import Threshold as Threshold
 from ._thresholds import Thresholds as Thresholds
 from ._turns import TurnComparison as TurnComparison
+from ._verdicts import Verdict as Verdict
 from ._visibility import Visibility as Visibility
 from .tuning._choice import best_options as best_options
 from .tuning._tuning import Tuning as Tuning

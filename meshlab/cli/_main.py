@@ -9,7 +9,9 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
 
 from meshlab.base._errors import MeshlabError
 from meshlab.base._version import __version__
@@ -87,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(join_axes(sys.argv[1:] if arguments is None else arguments))
     command: Command = options.command
     try:
-        return command.run(options)
+        with _uncaught_errors_as_text():
+            return command.run(options)
     except MeshlabError as error:
         if is_first_process():
             print_error(error_text(error))
@@ -118,6 +121,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else f"cannot read {error.filename}: {reason}"
         )
         return BAD_INPUT
+
+
+@contextmanager
+def _uncaught_errors_as_text() -> Iterator[None]:
+    """Let ranks of a launcher that end all processes print the reason like the command, and not as a traceback."""
+    hook = sys.excepthook
+
+    def print_reason(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, MeshlabError):
+            print_error(error_text(error))
+        elif isinstance(error, KeyboardInterrupt):
+            print_error("interrupted")
+        else:
+            hook(kind, error, trace)
+
+    sys.excepthook = print_reason
+    try:
+        yield
+    finally:
+        sys.excepthook = hook
 
 
 def join_axes(words: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from meshlab.benchmark._run import Run
 from meshlab.commissioning._doctor import Check, run_checks
 from meshlab.commissioning._folder import Scope, begin, check_new, earlier_runs, read_scope
 from meshlab.commissioning._outcome import Acceptance, joined_run
-from meshlab.commissioning._plans import Planned, machine_mesh, matching_preset, plans
+from meshlab.commissioning._plans import Planned, machine_mesh, matching_preset, mesh_reason, plans
 from meshlab.engines._engines import Engines
 from meshlab.frames._labels import CPU_SOURCES
 from meshlab.mesh._axes import WORLD
@@ -278,19 +279,30 @@ class _Acceptor:
         run = next(iter(self._runs.values()), None)
         return words if run is None else with_settings(run, words)
 
+    @property
+    def _hosts(self) -> list[str]:
+        return [info.host for info in self._engines.ranks]
+
     # -- stages that need the ranks ------------------------------------------------------------------------------------
 
     def _groups(self) -> _Finding:
         if self._engines.world_size < 2:
             return _skipped("there is only one rank, which has no groups.")
         try:
-            groups = self._engines.verify(self._scope.mesh)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # about the order of the ranks, which the finding contains
+                groups = self._engines.verify(self._scope.mesh)
         except CommunicatorError as error:
             return "failed", [f"The groups are WRONG: {error.message}."]
         except EngineError as error:
             return "failed", [f"{error.message}."]
         named = count(len(groups), "group")
-        return "passed", [f"{named} verified, with that of all ranks: each contains exactly the expected ranks."]
+        sentences = [f"{named} verified, with that of all ranks: each contains exactly the expected ranks."]
+        if (straddle := self._engines.straddle_of(self._scope.mesh)) is not None:
+            sentences.append(f"{str(straddle)[:1].upper()}{str(straddle)[1:]}.")
+        elif self._scope.mesh == machine_mesh(self._hosts, self._machine):
+            sentences.append(f"The mesh is {self._scope.mesh}, because {mesh_reason(self._scope.mesh, self._hosts)}.")
+        return "passed", sentences
 
     def _measured(self, name: str, judge: Callable[[RunData], _Judgement]) -> _Finding:
         """Measure the plan of a stage, or what is left of it, and judge the run."""
@@ -353,8 +365,7 @@ class _Acceptor:
         return "failed", [f"{count(len(twice), 'pair')} {verb} SLOW in two measurements: {', '.join(named)}{more}."]
 
     def _slow_pairs(self, run: RunData) -> pd.DataFrame:
-        hosts = [info.host for info in self._engines.ranks]
-        return _slow_pairs(run.results, hosts, least=SLOW_ON_CPU if run.source in CPU_SOURCES else SLOW)
+        return _slow_pairs(run.results, self._hosts, least=SLOW_ON_CPU if run.source in CPU_SOURCES else SLOW)
 
 
 # -- judgements --------------------------------------------------------------------------------------------------------

@@ -139,6 +139,7 @@ def joined_run(
         started_at=first.started_at,
         elapsed_s=sum(part.progress.elapsed_s for part in parts),
         hosts=dict.fromkeys(host for part in parts for host in part.hosts),
+        ranks=last.rank_rows,
         user=first.user,
         devices=[*before, *(row for row in last.device_rows if row["when"] != "before")],
         conditions=_joined_conditions(parts),

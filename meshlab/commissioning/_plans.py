@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,6 +19,7 @@ from meshlab.plans._steps import PAIRED
 from meshlab.topology.model._cluster import Cluster
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+_MOST_NAMED = 4  # hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,27 @@ def machine_mesh(hosts: Sequence[str], cluster: Cluster | None = None) -> Device
         if sizes is not None:
             return DeviceMesh(socket=sizes[0], local=sizes[1])
     return DeviceMesh(all_ranks=len(hosts))
+
+
+def mesh_reason(mesh: DeviceMesh, hosts: Sequence[str]) -> str:
+    """Return the reason why `machine_mesh` has chosen a mesh for ranks on these hosts."""
+    counts = Counter(hosts)
+    named = ", ".join(f"{host}: {count}" for host, count in list(counts.items())[:_MOST_NAMED])
+    named += ", …" if len(counts) > _MOST_NAMED else ""
+    if "node" in mesh.axis_names:
+        return f"there are {len(counts)} hosts with {mesh['local'].size} ranks each"
+    if "socket" in mesh.axis_names:
+        return f"the GPUs of the host are on {mesh['socket'].size} sockets"
+    if len(counts) == 1:
+        return "all ranks are on one host"
+    if max(counts.values()) == 1:
+        return "there is one rank per host"
+    if len(set(counts.values())) > 1:
+        return f"the hosts have different numbers of ranks ({named})"
+    return (
+        f"the ranks of a host are not neighbours ({', '.join(hosts[:_MOST_NAMED])}, …); start them host by host, with "
+        f"srun -m block or mpiexec -ppn {max(counts.values())}, for an axis within the hosts and one between them"
+    )
 
 
 def _equal_parts(places: Sequence[str]) -> tuple[int, int] | None:

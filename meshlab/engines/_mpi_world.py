@@ -24,6 +24,7 @@ from meshlab.comm._agreement import Checks
 from meshlab.comm._backend import Rendezvous
 from meshlab.comm._worlds import process_module
 from meshlab.engines._engines import Engines
+from meshlab.engines._launchers import launch_of
 from meshlab.engines._positions import Position, Positions
 from meshlab.engines._reaper import remove_files, shared_memory_files
 from meshlab.engines._rounds import RankDiedError, RankInfo, RankSet, Reply
@@ -62,6 +63,8 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
     ------
     EngineError
         If the backend is unknown.
+        If a launcher started several processes, and MPI does not connect them, as with ``srun`` without
+        ``--mpi=pmi2``. Only the first process raises it.
     CommunicatorError
         If the backend cannot be opened.
 
@@ -82,6 +85,12 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
     if backend not in names:
         raise EngineError(f"backend must be {choice_text(names)} for processes of an MPI launcher, not {backend!r}")
     world = mpi.world()
+    launch = launch_of()
+    if world.size == 1 and launch is not None:
+        if launch.rank > 0:
+            return None
+        library = world.capabilities().library
+        raise EngineError(launch.fault(library), hint=launch.cure(library))
     control = world.comm.Dup()  # for tasks and replies; it is idle while rank 0 measures
     worker = Worker(_open(world, control, backend), Positions(world.size), checks)
     infos: Sequence[RankInfo] | None = control.gather(worker.info())
@@ -229,7 +238,14 @@ class MpiWorldSet(RankSet):
                 future.set_exception(RankDiedError("the ranks were abandoned"))
 
     def _abort(self) -> None:
-        """Stop all processes, including this one."""
+        """Print the exception that is being handled, and stop all processes, including this one."""
+        # MPI_Abort skips the end of the interpreter, which would print it.
+        error = sys.exception()
+        if isinstance(error, SystemExit):
+            if isinstance(error.code, str):
+                sys.stderr.write(f"{error.code}\n")
+        elif error is not None:
+            sys.excepthook(type(error), error, error.__traceback__)
         # MPICH removes the file of its shared memory in MPI_Finalize, which no process reaches. All ranks of this host
         # share one file, and those that have mapped it do not need its name.
         remove_files(shared_memory_files(os.getpid()))

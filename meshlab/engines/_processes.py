@@ -16,6 +16,7 @@ from typing import Any
 
 from meshlab.base._errors import EngineError
 from meshlab.comm._agreement import Checks
+from meshlab.engines._launchers import Launch, launch_of
 from meshlab.engines._positions import Position, Positions
 from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, RankSet, Reply, WorkerConfig
 from meshlab.engines._worker import open_worker, serve
@@ -96,13 +97,27 @@ class ProcessSet(RankSet):
         n = len(configs)
         sizes = {info.world_size for _, info in by_rank.values()}
         if sizes != {n} or len(by_rank) != n:
-            raise EngineError(
-                f"found {n} engines, but {self.backend} reports a world size of {', '.join(map(str, sorted(sizes)))}",
-                hint="start all engines with one mpiexec, and use the mpiexec of the MPI library that mpi4py loads",
-            )
+            raise self._world_error(n, sizes, next(iter(by_rank.values())), deadline)
         self._engine_ids = [by_rank[rank][0] for rank in range(n)]
         self._infos = tuple(by_rank[rank][1] for rank in range(n))
         return self._infos
+
+    def _world_error(self, n: int, sizes: set[int], first: tuple[int, RankInfo], deadline: float) -> EngineError:
+        """Return the error about engines that are not one MPI world."""
+        engine, info = first
+        library = info.capabilities.library
+        launch: Launch | None = self._result_of(
+            f"engine {engine}", self._view(engine).apply_async(launch_of), deadline, "return its launcher"
+        )
+        if sizes != {1} or launch is None:
+            return EngineError(
+                f"found {n} engines, but {self.backend} reports a world size of {', '.join(map(str, sorted(sizes)))}",
+                hint="start all engines with one mpiexec, and use the mpiexec of the MPI library that mpi4py loads",
+            )
+        template = "; in ipyparallel, that line is in SlurmEngineSetLauncher.batch_template"
+        return EngineError(
+            launch.fault(library), hint=launch.cure(library) + (template if launch.launcher == "srun" else "")
+        )
 
     def _as_completed(self, results: Iterable[tuple[int, Any]], deadline: float) -> Iterator[tuple[int, Any]]:
         """Yield calls to engines when they return, because a rank may wait for another one that has failed."""

@@ -25,6 +25,7 @@ from meshlab.comm._compositions import with_compositions
 from meshlab.comm._worlds import beside_module, process_module
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._positions import CallSummary, Positions
+from meshlab.engines._rank_hosts import network_choice, network_interfaces
 from meshlab.engines._reaper import RUN, shared_memory_files
 from meshlab.engines._rounds import RankInfo, Reply, WorkerConfig
 
@@ -79,6 +80,8 @@ class Worker:
             meshlab=__version__,
             capabilities=with_compositions(self._backend.capabilities()),
             segments=tuple(shared_memory_files(os.getpid())),
+            interfaces=network_interfaces(),
+            network=network_choice(self._backend.capabilities().backend),
         )
 
     def load_beside(self, backend: str) -> None:

@@ -292,6 +292,11 @@ class _Host:
                 f"{node.name} has CPU slots instead of GPUs, and there is no cost model for collectives on CPUs",
                 hint="measure a few sizes and calibrate the prediction with the results, or use a cluster with GPUs",
             )
+        if any(device.backend == "rocm" for device in node.devices):
+            raise TopologyError(
+                f"{node.name} has GPUs of AMD, and there is no cost model of RCCL",
+                hint="compare with published curves instead: ml.judge(log), or ml.analysis.published('MI300X')",
+            )
         if None in versions:
             raise TopologyError(
                 f"the compute capability of the GPUs of {node.name} is unknown, and NCCL's tuner depends on it",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import as_file, files
 from pathlib import Path
 from statistics import median
@@ -53,7 +53,7 @@ CURVE_COLUMNS = (
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PublishedCurve:
     """Times of one collective by size, in or out of place, from one published run."""
 
@@ -78,12 +78,12 @@ class PublishedCurve:
     time_us: Floats
     is_of_site: bool = False  # added on this machine, not published
 
-    @property
+    @cached_property
     def gpu_model(self) -> str:
         """Model of the GPU without its memory, such as ``"A100"`` or ``"H100 PCIe"``."""
         return gpu_model(self.gpu)
 
-    @property
+    @cached_property
     def busbw_gbs(self) -> Floats:
         """Bus bandwidths in GB/s."""
         n = len(self.time_us)

@@ -73,7 +73,7 @@ def markdown_page(
     if content.repeat:
         lines += ["To repeat the measurement:", "", "```", content.repeat.replace("`", "'"), "```", ""]
     if content.environment:
-        lines += ["## Environment", ""]
+        lines += ["## Environment", "", *(_titled(content.hosts) if content.hosts is not None else [])]
     for name, pairs in content.environment:
         lines += [f"### {markdown_text(name)}", ""] if name else []
         lines += [*_table(["key", "value"], pairs, numbers=False), ""]

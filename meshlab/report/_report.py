@@ -35,6 +35,7 @@ from meshlab.report import _content as content
 from meshlab.report import _tables as report_tables
 from meshlab.report._answers import NO_MESH, Answer, ReportEvidence, answers, headline, pair_parts, without_repeated
 from meshlab.report._embedding import embedded, read_embedded
+from meshlab.report._hosts import host_caveat, host_facts, host_table
 from meshlab.report._junit import junit_xml
 from meshlab.report._markdown import markdown_page
 from meshlab.report._next_step import next_step, next_step_of_acceptance
@@ -48,7 +49,7 @@ from meshlab.report._words import code_parts
 from meshlab.runs._certainty import uncertainty_of
 from meshlab.runs._redact import redact as redact_run
 from meshlab.runs._redact import redactor_of
-from meshlab.runs._rundata import RunData
+from meshlab.runs._rundata import HOST_SECTION, RunData
 from meshlab.runs._store import Frames, as_frames, load
 from meshlab.topology._health import health
 from meshlab.topology.model._links import explain_words
@@ -92,6 +93,7 @@ class Content:
     method: Facts
     repeat: str  # the command that repeats the measurement, empty if unknown
     environment: list[tuple[str, Facts]]
+    hosts: ReportTable | None  # of a run on several hosts
     log: list[str]  # its last lines
     more_log: int  # number of lines before them
 
@@ -229,7 +231,12 @@ class Report:
         self._log, self._more_log = log[-_MOST_LOG_LINES:], max(0, len(log) - _MOST_LOG_LINES)
         self._facts = self._describe(data)
         self._repeat = stages.repeat if stages is not None else "" if data is None else repeat_command(data)
-        self._environment = [] if data is None else _environment(data.environment)
+        sections = {} if data is None else data.environment
+        self._environment, self._hosts, self._host_caveat = (
+            _environment(sections),
+            host_table(sections),
+            host_caveat(sections),
+        )
 
     @staticmethod
     def read(path: str | Path) -> Frames:
@@ -463,7 +470,8 @@ class Report:
             next_step=self._next_step,
             stages=self._stage_answers,
             answers=self._other_answers,
-            caveats=content.caveats(self.results, fingerprint=fingerprint, cluster=self.cluster),
+            caveats=content.caveats(self.results, fingerprint=fingerprint, cluster=self.cluster)
+            + [self._host_caveat] * bool(self._host_caveat),
             machine=self._machine(),
             pivots=report_tables.pivot_tables(self._bounded),
             loads=loads,
@@ -477,6 +485,7 @@ class Report:
             method=[*content.method(self._bounded), *self._facts],
             repeat=self._repeat,
             environment=self._environment,
+            hosts=self._hosts,
             log=self._log,
             more_log=self._more_log,
         )
@@ -571,11 +580,12 @@ def _line(answer: Answer) -> str:
 
 
 def _environment(sections: Mapping[str, Mapping[str, str]]) -> list[tuple[str, Facts]]:
-    """Return the sections of the environment that are not empty."""
+    """Return the sections of the environment that are not empty, and not in the table of hosts."""
+    hosts = host_facts(sections)
     return [
-        (str(name), [(str(key), str(value)) for key, value in values.items()])
+        ("Client" if name == "Host" and hosts else str(name), [(str(key), str(value)) for key, value in values.items()])
         for name, values in sections.items()
-        if values
+        if values and not name.startswith(HOST_SECTION)
     ]
 
 

@@ -72,7 +72,9 @@ FABRICS: Mapping[str, FabricKind] = MappingProxyType(
     {
         # An all_to_all of 80 H100 in 10 hosts takes 240 µs more at 32 MiB than its bytes, and one of 8 or 32 A100 of
         # Polaris takes 36 and 131 µs: 3.3 to 4 µs per rank in another host, in which the proxy posts two messages.
-        "InfiniBand": FabricKind(2.7, 4.0, "NCCL's tuner (src/graph/tuning.cc); xxrjun/nccl-tests-cluster, 10 × 8 H100"),
+        "InfiniBand": FabricKind(
+            2.7, 4.0, "NCCL's tuner (src/graph/tuning.cc); xxrjun/nccl-tests-cluster, 10 × 8 H100"
+        ),
         # On two hosts a small all_reduce takes 44 instead of 25 µs, one on 1 GPU each 39 instead of 17, and an
         # all_gather 55 instead of 23: 9, 11 and 32 µs per hop, of which this is the median beyond InfiniBand.
         "Ethernet": FabricKind(13.7, 4.0, "16 × H200 with BlueField-3; Google A3 Ultra with 16 × and 2 × H200"),
