@@ -28,7 +28,7 @@ from meshlab.prediction._published_errors import COLUMNS, OCTAVES, no_errors
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._links import FABRICS
-from tests.prediction.systems import POLARIS, ROOT, SYSTEMS, _logs, _two_h200, build
+from tests.prediction.systems import ROOT, SYSTEMS, _logs, _two_h200
 
 FILE = ROOT / "meshlab" / "prediction" / "published_errors.csv"
 
@@ -45,6 +45,8 @@ _PRESETS = (
     ("H100", 0, "", "dgx-h100"),
     ("H200", 0, "", "dgx-h200"),
     ("B200", 0, "", "dgx-b200"),
+    ("B300", 0, "", "dgx-b300"),
+    ("GB10", 0, "", "dgx-spark"),
     ("GB200", 0, "", "gb200-nvl72"),
     ("GB300", 0, "", "gb300-nvl72"),
     ("GH200", 0, "", "alps-gh200"),
@@ -88,11 +90,7 @@ def with_network(cluster: Cluster, kind: str) -> Cluster:
 @lru_cache(maxsize=256)
 def links_of(machine: str, kind: str, nodes: int, n_ranks: int, per_rack: int = 0) -> GroupLinks:
     """Return the links of one group of the first ranks of each host."""
-    if machine == "polaris":
-        cluster = build(POLARIS, nodes)
-    else:
-        name = machine if machine in ml.topology.PRESETS else machine.replace("gb300", "gb200")
-        cluster = ml.preset(name, nodes=nodes, **({"nodes_per_rack": per_rack} if per_rack else {}))
+    cluster = ml.preset(machine, nodes=nodes, **({"nodes_per_rack": per_rack} if per_rack else {}))
     cluster = with_network(cluster, kind) if kind else cluster
     of_host = np.arange(n_ranks // nodes)
     first = np.arange(nodes)[:, None] * len(cluster.templates[0].devices)
@@ -118,7 +116,7 @@ def curves() -> Iterator[Measured]:
     for (name, collective), parts in both.items():
         first = parts[0]
         machine = machine_of(first)
-        if machine is None or first.n_ranks < 2 or len(first.size_bytes) < 2 or first.remark == "SHARP":
+        if machine is None or first.n_ranks < 2 or first.remark == "SHARP":
             continue
         rack = 16 if first.remark == "two racks" else 0
         links = links_of(*machine, first.nodes, first.n_ranks, rack)
