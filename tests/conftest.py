@@ -54,6 +54,7 @@ SHARED_WORKER = {
         "test_readme",
         "widgets/test_measuring",
     ),
+    "hosts": ("hosts/",),
     "browser": ("browser/", "notebooks/"),
     "long files": ("runs/", "prediction/test_calibrated_rows", "report/", "test_hostile_texts"),
 }

@@ -121,6 +121,9 @@ def attach(
 ) -> Engines:
     """Use engines that another process started: with Slurm, over SSH, or with an MPI launcher on several hosts.
 
+    It warns if the controller of the engines listens on an address other than the loopback device's without
+    encryption.
+
     Parameters
     ----------
     client : ipyparallel.Client
@@ -154,6 +157,7 @@ def attach(
     [2, 2]
     'ready'
     """
-    from meshlab.engines._processes import AttachedSet
+    from meshlab.engines._processes import AttachedSet, warn_of_clear_text
 
+    warn_of_clear_text(client)
     return Engines(AttachedSet(client, checks), deadline_s=deadline_s, timeout_s=timeout_s)

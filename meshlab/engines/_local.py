@@ -72,6 +72,9 @@ _CONTROLLERS = 3  # maximum number of controllers that a start tries
 # if this variable is set. The shells of the ranks remove it again, so that their library reads the topology itself.
 _NO_TOPOLOGY_FILE = {"HWLOC_XMLFILE": ""}
 
+# MPICH's launcher starts ranks on this host, without a remote shell or a scheduler, whatever the environment names.
+_HERE = {"HYDRA_LAUNCHER": "fork", "HYDRA_RMK": "user"}
+
 _UNWRITABLE = (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EFBIG)
 
 _LONGEST_TMPDIR = 64  # characters, because the path of a socket has at most 107
@@ -283,7 +286,7 @@ class LaunchedSet(ProcessSet):
             **_import_path(),
             **self._temporary_folder(),
             **({} if not self._by_mpiexec or "HWLOC_XMLFILE" in os.environ else _NO_TOPOLOGY_FILE),
-            **(_loopback_settings() if self._by_mpiexec else {}),
+            **({**_HERE, **_loopback_settings()} if self._by_mpiexec else {}),
             **self._env,
             **self._environment(),
             _SET: self._set_mark,

@@ -30,7 +30,14 @@ _TO_RANK = (
     'echo "$PPID $$ $MESHLAB_RANK" >>"$MESHLAB_PROCESSES"; ' + _TO_LOG
 )
 
-LAUNCHER_SHELL = ["/bin/sh", "-c", _TO_LOG]
+# Without the variables by which launchers of MPI recognise an allocation of a scheduler, on whose hosts they would
+# start the ranks: the controller and the files of a run are on this host.
+_HERE = (
+    "unset SLURM_JOBID SLURM_JOB_ID SLURM_NODELIST SLURM_JOB_NODELIST PBS_JOBID PBS_ENVIRONMENT PBS_NODEFILE "
+    "LSB_JOBID LSB_HOSTS LSB_MCPU_HOSTS PE_HOSTFILE HYDRA_HOST_FILE; "
+)
+
+LAUNCHER_SHELL = ["/bin/sh", "-c", _HERE + _TO_LOG]
 """The start of a command whose output goes to the log of the ranks."""
 
 RANK_SHELL = ["/bin/sh", "-c", _SHELL, "meshlab-rank"]

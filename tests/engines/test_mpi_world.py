@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab.engines._launchers import launched_as
+from meshlab.engines._launchers import launch_of, launched_as
 from meshlab.engines._local import find_mpiexec
 from meshlab.frames._schema import RESULTS, SAMPLES
 
@@ -41,10 +42,71 @@ def mpiexec(n: int, *command: str, limit_s: float = 180) -> subprocess.Completed
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16"}, None),  # a batch script that is not run by srun
         ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
         ({"PMI_RANK": "x", "PMI_SIZE": "4"}, None),
+        # One process of mpiexec, inside a step of srun.
+        ({"PMI_RANK": "0", "PMI_SIZE": "1", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}, None),
+        ({"RANK": "2", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}, (2, 4)),
+        ({"RANK": "2", "WORLD_SIZE": "4"}, None),
     ],
 )
 def test_launchers_are_recognised_by_their_variables(environ: dict[str, str], place: tuple[int, int] | None) -> None:
     assert launched_as(environ) == place
+
+
+SRUN = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
+MPIEXEC = {"PMI_RANK": "0", "PMI_SIZE": "4"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "library", "fault", "cure"),
+    [
+        (SRUN, "MPICH 5.0", "srun started 4", "start them with srun --mpi=pmi2"),
+        (SRUN, "Open MPI 5.0", "srun started 4", "start them with srun --mpi=pmix"),
+        (SRUN | {"SLURM_MPI_TYPE": "pmix_v4"}, "MPICH 5.0", "srun --mpi=pmix_v4 started 4", "srun --mpi=pmi2"),
+        (SRUN | MPIEXEC | {"SLURM_MPI_TYPE": "pmi2"}, "Open MPI 5.0", "srun --mpi=pmi2 started 4", "srun --mpi=pmix"),
+        (SRUN | MPIEXEC | {"SLURM_MPI_TYPE": "pmi2"}, "MPICH 5.0", "srun --mpi=pmi2 started 4", "srun --mpi=list"),
+        (MPIEXEC, "Open MPI 5.0", "mpiexec started 4", "the mpiexec of Open MPI 5.0, which mpi4py loads"),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"},
+            "MPICH 5.0",
+            "Open MPI's mpiexec started 4",
+            "the mpiexec of MPICH 5.0, which mpi4py loads",
+        ),
+        (
+            {"RANK": "0", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"},
+            "MPICH 5.0",
+            "torchrun started 4",
+            "the mpiexec of MPICH 5.0, which mpi4py loads",
+        ),
+    ],
+)
+def test_processes_that_mpi_does_not_connect_have_a_cure_for_their_launcher_and_library(
+    environ: dict[str, str], library: str, fault: str, cure: str
+) -> None:
+    launch = launch_of(environ)
+    assert launch is not None
+    assert fault in launch.fault(library)
+    assert cure in launch.cure(library)
+
+
+def test_of_processes_that_mpi_does_not_connect_only_the_first_reports_it() -> None:
+    command = [sys.executable, "-m", "meshlab", "bench", "--mesh", "tp=2"]
+    environ = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_MPI_TYPE": ""}
+    done = [
+        subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
+            env=os.environ | environ | {"SLURM_PROCID": rank},
+        )
+        for rank in "01"
+    ]
+    assert [process.returncode for process in done] == [2, 0]
+    assert done[0].stderr.startswith("meshlab: srun started 2 processes, but MPICH")
+    assert done[0].stderr.endswith("finds only one of them; start them with srun --mpi=pmi2\n")
+    assert not any(process.stdout for process in done)
+    assert not done[1].stderr
 
 
 def test_a_benchmark_under_mpiexec_gives_the_same_frames(tmp_path: Path) -> None:
@@ -88,6 +150,59 @@ if engines is not None:
     assert done.returncode == 3
 
 
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("engines.run(stuck)", "meshlab.errors.EngineError: rank 1 did not respond within 1.0 s"),
+        (
+            "try:\n            engines.run(stuck)\n        except Exception:\n            sys.exit('no ranks')",
+            "no ranks",
+        ),
+    ],
+)
+@pytest.mark.full
+def test_the_reason_is_printed_before_mpi_ends_all_processes(statement: str, reason: str) -> None:
+    code = f"""
+import sys
+import time
+import meshlab as ml
+def stuck(comm):
+    if comm.rank == 1:
+        time.sleep(600)
+engines = ml.engines.join(backend="mpi", deadline_s=1.0)
+if engines is not None:
+    with engines:
+        {statement}
+"""
+    done = mpiexec(2, "-c", code)
+    assert done.returncode != 0
+    assert done.stderr.count(reason) == 1, done.stderr
+    assert done.stderr.index(reason) < done.stderr.index("MPI_Abort")
+
+
+def test_a_stopped_rank_is_named_alone() -> None:
+    code = """
+import os, signal
+import meshlab as ml
+def stop(comm):
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    comm.barrier()
+engines = ml.engines.join(backend="mpi", deadline_s=2.0)
+if engines is not None:
+    with engines:
+        engines.run(lambda comm: comm.barrier())
+        print("calls", engines.calls())
+        engines.run(stop)
+"""
+    done = mpiexec(3, "-c", code)
+    assert "calls [2, 2, 2]" in done.stdout
+    error = done.stderr.partition("EngineError: ")[2].splitlines()[0]
+    assert re.fullmatch(
+        r"rank 1 \(process \d+ on .*\) was stopped by a signal while running stop; start .* again", error
+    )
+
+
 def assert_no_segment_is_left(printed: str) -> None:
     (line,) = [line for line in printed.splitlines() if line.startswith("segments ")]
     segments = line.split()[1:]
@@ -116,7 +231,7 @@ if engines is not None:
         run.save({str(tmp_path / "run")!r})
 """
     done = mpiexec(2, "-c", code)
-    assert "did not respond within 6.0" in done.stdout
+    assert "rank 1 entered 0 of its group's 1 collective call within 6.0" in done.stdout
     assert done.returncode != 0
     assert ml.Run.load(tmp_path / "run").results["status"].tolist() == ["ok", "failed"]
     assert_no_segment_is_left(done.stdout)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache, cached_property, partial
 from operator import attrgetter
@@ -73,13 +74,14 @@ def open_world(rendezvous: Rendezvous) -> GlooBackend:
     """Open the communicator of all ranks, which meet in the file of the rendezvous, or over the world beside it."""
     check_installed()
     store: Any
+    interface: str | None
     if rendezvous.store_file is not None:
-        store, is_local = load_torch().distributed.FileStore(rendezvous.store_file, rendezvous.size), True
+        store, interface = load_torch().distributed.FileStore(rendezvous.store_file, rendezvous.size), None
     elif rendezvous.beside is not None:
-        store, is_local = shared_store(rendezvous.beside)
+        store, interface = shared_store(rendezvous.beside)
     else:
         raise CommunicatorError("the ranks of Gloo need a file or another world to find each other")
-    world = GlooWorld(store, is_local, rendezvous.while_waiting or (lambda: None))
+    world = GlooWorld(store, interface, rendezvous.while_waiting or (lambda: None))
     return GlooBackend(world, "world/", rendezvous.rank, rendezvous.size)
 
 
@@ -225,7 +227,9 @@ class GlooBackend(BlockingBackend):
         return GlooBackend(self._world, prefix, members.index((key, self.rank)), len(members))
 
     def capabilities(self) -> Capabilities:
-        return capabilities()
+        if self._world.interface is None:
+            return capabilities()
+        return replace(capabilities(), facts={**capabilities().facts, "network interface": self._world.interface})
 
     def close(self) -> None:
         self._comparer.close()
