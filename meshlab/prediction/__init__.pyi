@@ -20,6 +20,7 @@ from ._predictions import Prediction as Prediction
 from ._predictions import predict as predict
 from ._search import Layouts as Layouts
 from ._search import search as search
+from ._step_range import published_steps as published_steps
 from ._step_time import ExposedAxis as ExposedAxis
 from ._step_time import StepTime as StepTime
 from ._step_time import step_time as step_time

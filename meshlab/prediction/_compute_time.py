@@ -39,9 +39,9 @@ class Coefficients:
     """Fitted numbers of the time of computation."""
 
     share: float = 0.9  # of its rate alone that a kernel reaches in a step on several GPUs, which wait for each other
-    grouped: float = 0.82  # rate of the products of experts relative to one product
+    grouped: float = 0.68  # rate of the products of experts relative to one product
     permuted: float = 10.0  # copies of the routed tokens per layer, forward
-    expert_kernels: float = 1060.0  # more kernels per layer with experts
+    expert_kernels: float = 1050.0  # more kernels per layer with experts
     quantised: float = 4.0  # bytes per element of an 8-bit conversion
     per_micro_batch: float = 0.001  # seconds in which the GPU waits for the host around a micro-batch, measured
 

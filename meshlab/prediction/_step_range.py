@@ -16,6 +16,8 @@ import numpy as np
 from meshlab.prediction._compute_rates import MATMUL_BITS, family_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from meshlab.prediction._job import Job
 
 _SHARE = 0.87  # of the published steps that a range contains
@@ -70,8 +72,8 @@ def architecture_of(gpu: str) -> str:
 
 
 @cache
-def published_steps() -> tuple[PublishedStep, ...]:
-    """Return the published steps of the package."""
+def step_rows() -> tuple[PublishedStep, ...]:
+    """Return the rows of the table."""
     text = files("meshlab.prediction").joinpath("published_steps.csv").read_text(encoding="utf-8")
     return tuple(
         PublishedStep(
@@ -89,9 +91,34 @@ def published_steps() -> tuple[PublishedStep, ...]:
     )
 
 
+def published_steps() -> pd.DataFrame:
+    """Return the published training steps on which the ranges of predicted steps rest.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per step: ``source``, ``model``, ``gpu``, ``matmul`` (element type of the products), ``ranks``,
+        ``has_experts``, ``is_pytorch`` (the software is PyTorch's instead of Megatron's), ``published_s``, ``error``
+        (logarithm of predicted over published seconds, from a fit without the rows of the same model and source), and
+        ``predicted_s``.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> steps = ml.prediction.published_steps()
+    >>> len(steps), sorted(set(steps["source"]))[:3]
+    (116, ['MLPerf Training', 'Megatron-Bridge', 'NeMo'])
+    """
+    import pandas as pd
+
+    frame = pd.DataFrame(step_rows())
+    frame["predicted_s"] = frame["published_s"] * np.exp(frame["error"])
+    return frame
+
+
 def step_range(job: Job, gpu: str, matmul: str) -> StepRange:
     """Return the range of a job on a GPU."""
-    alike = [row for row in published_steps() if row.has_experts == (job.moe_layers > 0)]
+    alike = [row for row in step_rows() if row.has_experts == (job.moe_layers > 0)]
     stack = architecture_of(gpu), MATMUL_BITS.get(matmul, 16), job.is_pytorch
     same = [row for row in alike if row.stack == stack]
     rows = same if len(same) >= _LEAST_ROWS else alike

@@ -11,7 +11,7 @@ import pytest
 import meshlab as ml
 from meshlab.base._errors import MeshError
 from meshlab.prediction._compute_rates import measured_h200, rates_of_rows, scaled_rates
-from meshlab.prediction._step_range import published_steps, step_range
+from meshlab.prediction._step_range import step_range, step_rows
 
 # Forward, backward and AdamW (bfloat16) in PyTorch 2.11 on one H200: hidden, layers, micro-batch, sequences, tokens,
 # software, and seconds per step.
@@ -137,7 +137,7 @@ def test_unknown_choices(field: str, value: Any) -> None:
 
 
 def test_ranges_rest_on_published_steps_and_are_wider_without_them() -> None:
-    rows = published_steps()
+    rows = step_rows()
     assert len(rows) == 116
     dense, mixture = ml.Job.preset("llama3-8b"), ml.Job.preset("deepseek-v3")
     at_home = step_range(dense, "H100 80GB", "float8_e4m3fn")
