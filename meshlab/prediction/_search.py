@@ -135,14 +135,14 @@ def search(
     >>> import meshlab as ml
     >>> layouts = ml.search(ml.preset("dgx-h100", nodes=16), "llama3-70b")
     >>> layouts.mesh(0), layouts.n_tied, len(layouts)
-    (DeviceMesh('pp=8, dp=2, cp=4, tp=2'), 7, 239)
+    (DeviceMesh('pp=4, dp=4, cp=2, tp=4'), 10, 466)
     >>> print(layouts.verdict)  # doctest: +ELLIPSIS
-    pp=8, dp=2, cp=4, tp=2 is first, tied with 6 others: 65.3 to 67.6...s per step
+    pp=4, dp=4, cp=2, tp=4 is first, tied with 9 others: 50.5 to 82.0...s per step
     >>> for line in layouts.explain().splitlines()[2:5]:
     ...     print(line.partition(",")[0].strip())
-    tp: 2 ranks inside NVLink
-    cp: 4 ranks inside NVLink
-    pp: 8 ranks on 8 hosts
+    tp: 4 ranks inside NVLink
+    cp: 2 ranks inside NVLink
+    pp: 4 ranks on 4 hosts
     """
     choice = ARGUMENTS.complete("search", arguments)
     if settings is not None and not isinstance(settings, NcclSettings):
@@ -315,24 +315,26 @@ def _times(job: Job, hardware: WeakestDevice, d: Degrees, placed: _Placed, setti
     return step_parts(job, hardware, d, which, calls, compute)
 
 
-def _ties(times: StepParts, is_over: npt.NDArray[np.bool_]) -> tuple[Sizes, Sizes]:
+def _ties(times: StepParts, memory: Floats, limit: float) -> tuple[Sizes, Sizes]:
     """Return an order of the layouts by their expected time, and the number of the tie of each, in that order."""
     # A layout is tied with the best one of a group unless it is slower at both ends of the overlap by more than the
     # error of its communication. The layouts after the first groups form a single group. Those that exceed the memory
-    # are last.
-    ends, exposed, expected = times.ends(), times.exposed.sum(axis=1), times.expected()
+    # are last, the nearest first.
+    ends, exposed = times.ends(), times.exposed.sum(axis=1)
+    is_over = memory_state(memory, limit) == "over"
+    fitting, over = np.flatnonzero(~is_over), np.flatnonzero(is_over)
+    left = fitting[np.argsort(times.expected()[fitting], kind="stable")]
     order: list[Sizes] = []
     tie: list[Sizes] = []
-    for rows in (np.flatnonzero(~is_over), np.flatnonzero(is_over)):
-        left = rows[np.argsort(expected[rows], kind="stable")]
-        first = len(tie)
-        while len(left):
-            best = left[0]
-            margin = _MARGIN * np.maximum(exposed[:, left], exposed[:, [best]])
-            tied = (ends[:, left] - ends[:, [best]] <= margin).any(axis=0) | (len(tie) == first + _MOST_TIES)
-            order.append(left[tied])
-            tie.append(np.full(int(tied.sum()), len(tie)))
-            left = left[~tied]
+    while len(left):
+        best = left[0]
+        margin = _MARGIN * np.maximum(exposed[:, left], exposed[:, [best]])
+        tied = (ends[:, left] - ends[:, [best]] <= margin).any(axis=0) | (len(tie) == _MOST_TIES)
+        order.append(left[tied])
+        tie.append(np.full(int(tied.sum()), len(tie)))
+        left = left[~tied]
+    order.append(over[np.argsort(memory[over], kind="stable")])
+    tie.append(np.full(len(over), len(tie)))
     return np.concatenate(order), np.concatenate(tie)
 
 
@@ -366,8 +368,7 @@ class Layouts:
         self._all_degrees = degrees
         needed = np.sum(memory_of(job, degrees), axis=0)
         self._memory = needed[placed.which]
-        self._is_over = memory_state(self._memory, hardware.memory) == "over"
-        self._order, self._tie = _ties(times, self._is_over)
+        self._order, self._tie = _ties(times, self._memory, hardware.memory)
 
     @cached_property
     def _degrees(self) -> Degrees:
@@ -598,21 +599,19 @@ class Layouts:
         if len(kinds):
             parts = [f"{count:,} by {kind}" for kind, count in zip(kinds["kind"], kinds["layouts"], strict=True)]
             lines.append(f"Dropped: {', '.join(parts)}.")
-        over = int(self._is_over.sum())
-        if over:
-            lines.append(self._memory_sentence(over))
+        over = frame[frame["memory"] == "over"]
+        if len(over):
+            lines.append(self._memory_sentence(len(over), int(over.index[0])))
         lines.append(f"{self.basis} {CAVEAT}")
         return lines
 
-    def _memory_sentence(self, over: int) -> str:
+    def _memory_sentence(self, over: int, i: int) -> str:
         """Describe the layouts that exceed the memory, with the change that makes the nearest of them fit."""
-        needed = np.where(self._is_over, self._memory, np.inf)[self._order]
-        i, limit = int(needed.argmin()), self._hardware.memory
+        needed, limit = float(self._memory[self._order[i]]), self._hardware.memory
         fix = memory_fix(self.job, degrees_at(self._degrees, np.array([i])), limit)
         return (
             f"By the estimate {over:,} layout{'s' * (over != 1)} exceed{'s' * (over == 1)} the memory and come last. "
-            f"The nearest of them, {self._text(i)}, needs {needed[i] / 2**30:.0f} of {limit / 2**30:.0f}{THIN}GiB: "
-            f"{fix}."
+            f"The nearest of them, {self._text(i)}, needs {needed / 2**30:.0f} of {limit / 2**30:.0f}{THIN}GiB: {fix}."
         )
 
     def _size(self, i: int, role: str) -> int:
