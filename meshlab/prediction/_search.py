@@ -51,6 +51,7 @@ from meshlab.prediction._step_parts import (
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.prediction._volumes import Degrees, Sizes, memory_of, stage_flops
 from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._levels import Floats
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 
 if TYPE_CHECKING:
