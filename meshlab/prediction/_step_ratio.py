@@ -76,7 +76,10 @@ def ratio_of(after: Sequence[ErrorTerm], before: Sequence[ErrorTerm]) -> TimeRat
     both in the same way, such as the efficiency of a kernel, or of a protocol on one kind of link. It does not hold for
     a defect of one of the machines.
     """
-    factors = {factor.key: factor for term in (*after, *before) for factor in term.factors}
+    factors: dict[Key, Factor] = {}
+    for factor in (factor for term in (*after, *before) for factor in term.factors):
+        other = factors.get(factor.key, factor)  # of a call of another size, whose interval may be wider
+        factors[factor.key] = factor._replace(low=min(factor.low, other.low), high=max(factor.high, other.high))
 
     def logarithm(key: Key | None = None, factor: float = 1.0) -> float:
         top, bottom = (sum(term.value(key, factor) for term in terms) for terms in (after, before))
