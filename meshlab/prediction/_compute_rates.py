@@ -180,8 +180,8 @@ def scaled_rates(gpu: str, peak: float | None = None, bits: int = 16) -> Compute
     for width in (32, 16, 8, 4):
         reference = _H200.peaks[max(width, 8)]
         published = scale.peaks.get(width, scale.peaks.get(16, 0.0)) * relative
-        own = peak if peak is not None and width == bits else published
-        factors[width] = own / reference * scale.shares.get(width, scale.shares.get(16, 1.0))
+        most = peak if peak is not None and width == bits else published
+        factors[width] = most / reference * scale.shares.get(width, scale.shares.get(16, 1.0))
     factors[0] = scale.attention
     source = base.source if family_of(gpu) == "H200" else "scaled from an H200"
     memory = base.memory_tbs * scale.memory_tbs / _H200.memory_tbs
