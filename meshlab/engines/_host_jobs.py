@@ -118,8 +118,8 @@ class SlurmJob:
             )
         except subprocess.CalledProcessError as error:
             text = (error.output or b"").decode(errors="replace").strip()
-            lines = [line.removeprefix("sbatch: error: ") for line in text.splitlines()]
-            raise EngineError(f"Slurm rejects the job: {'; '.join(lines) or error}") from None
+            reason = text.splitlines()[-1].removeprefix("sbatch: error: ") if text else str(error)
+            raise EngineError(f"Slurm rejects the job: {reason}") from None
         self._id: str = launcher.job_id
         self.ends_by: Sequence[str] = ("scancel", self._id)
         self._began = time.monotonic()

@@ -54,7 +54,7 @@ exec ssh -x -o BatchMode=yes "$host" env HWLOC_XMLFILE= "$@"
 _SSH_S = 40.0  # maximum time of the check of a host
 _POLL_S = 0.02
 _CLOSE_S = 2.0  # time that the ranks get to end themselves when the engines are closed
-_EXIT_S = 1.5  # time to look for the reason of an exit
+_EXIT_S = 5.0  # time until the end of a rank or the silence of its host is noticed
 _NOISE = ("Warning: Permanently added", "Pseudo-terminal")
 
 # Engines end themselves without the controller after some time, and the default is several minutes.
@@ -339,9 +339,9 @@ class HostedSet(AttachedSet):
     def first_exit(self) -> RankExit | None:
         """Return the same, after it had time to be noticed."""
         deadline = time.monotonic() + _EXIT_S
-        while (lost := self.check() or super().first_exit()) is None and time.monotonic() < deadline:
+        while (lost := self.check()) is None and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        return lost
+        return lost or super().first_exit()  # the controller may notice it first, but without the reason
 
     def _lost(self) -> RankExit | None:
         losses = [] if self._links is None else self._links.losses()
