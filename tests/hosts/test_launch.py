@@ -164,7 +164,7 @@ def test_the_queue_is_visible_and_an_interrupt_cancels_the_job(ssh: Hosts, slurm
     finally:
         end_tree(client)
     text = log.read_text(errors="replace")
-    assert re.search(r"(?s)job \d+ of Slurm waits in the queue \(\w+\) for .* s; an interrupt cancels it", text)
+    assert re.search(r"(?s)job \d+ of Slurm waits in the queue \(\w+\) for .*\ss; an interrupt cancels it", text)
     assert "KeyboardInterrupt" in text, text
     assert not any("meshlab" in job for job in slurm.jobs())
     assert_nothing_is_left(ssh)
