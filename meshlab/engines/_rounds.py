@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from meshlab.base._backends import BACKENDS, GPU_BACKENDS
+from meshlab.base._backends import BACKENDS
 from meshlab.base._hints import NEW_RANKS, Hint
 from meshlab.base._units import format_seconds
 from meshlab.comm._agreement import Checks
