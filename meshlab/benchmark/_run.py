@@ -195,6 +195,7 @@ class Run(RunData):
         )
         self.add(rows_of_results(results), [columns_of_samples(samples)] if len(samples) else [])
         self.started_at, self.hosts, self.elapsed_s = old.started_at, old.hosts, old.progress.elapsed_s
+        self.rank_rows = old.rank_rows
         self._name, self._notes = old.name, old.notes
         self.device_rows = [row for row in old.device_rows if row["when"] == "before"]
         self.condition_rows = [{**row, "step": indices.get(row.get("step", -1))} for row in old.condition_rows]
@@ -238,18 +239,18 @@ class Run(RunData):
         """The reason why `out` does not have all rows, such as a full disk. Empty if it has."""
         return "" if self._recorder is None else self._recorder.problem
 
-    def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False) -> Path:
+    def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False, csv: bool = False) -> Path:
         """Write the run to a folder. See `RunData.save`.
 
-        While the run is being measured, its folder `out` is kept up to date anyway, and cannot be redacted.
+        While the run is being measured, its folder `out` is kept up to date anyway, so `redact` and `csv` raise.
         """
         recorder = self._recorder
         if recorder is None or not recorder.is_open or Path(folder).absolute() != recorder.folder.absolute():
-            return super().save(folder, overwrite=overwrite, redact=redact)
-        if redact:
+            return super().save(folder, overwrite=overwrite, redact=redact, csv=csv)
+        if redact or csv:
             raise BenchError(
-                "the run is still being written to this folder, with all names",
-                hint="call wait() first, or save a redacted copy to another folder",
+                f"the run is still being written to this folder{', with all names' if redact else ''}",
+                hint=f"call wait() first, or save a {'redacted ' if redact else ''}copy to another folder",
             )
         recorder.update()
         if recorder.problem:

@@ -13,11 +13,12 @@ from meshlab.cli._arguments import (
     add_backend,
     add_force,
     add_gpus,
+    add_nodes,
     add_ranks,
     add_redact,
-    cluster_of,
     gpus_of,
     read_thresholds,
+    sized_cluster_of,
 )
 from meshlab.cli._fitting import fitted
 from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, is_vacant, print_error, print_text
@@ -25,10 +26,12 @@ from meshlab.cli._ranks import default_ranks, opened_engines, size_fix, system_l
 from meshlab.engines._launchers import launched_as
 
 if TYPE_CHECKING:
+    from meshlab.analysis._nodes import NodeComparison
     from meshlab.commissioning._outcome import Acceptance
     from meshlab.report._stages import StageResult
 
 _FEWEST_RANKS = 4  # fewer ranks have too few pairs to identify a slow one, and no axis with several groups
+_MOST_HOSTS = 16  # that are listed although they did not fail
 _REPORTS = ("report.html", "report.md", "junit.xml")
 
 
@@ -72,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
                 engines,
                 mesh,
                 thresholds=thresholds,
-                cluster=cluster_of(options.cluster),
+                cluster=sized_cluster_of(options.cluster, options.nodes),
                 quick=options.quick,
                 # The rows of redacted runs are written at the end, because the names in them are known only then.
                 out=None if options.redact else options.out,
@@ -88,6 +91,8 @@ def _run(options: argparse.Namespace) -> int:
                     shutil.rmtree(options.out, ignore_errors=True)
                 raise
             result, interrupted = measured, True
+    if result.stages.nodes is not None:
+        print_text(f"\n{_node_lines(result.stages.nodes)}")
     decided = "" if result.outcome != "not decided" or "not decided" in result.verdict.lower() else "not decided: "
     print_text(fitted(f"\n{decided}{result.verdict}"))
     is_written = _write(result, None if out is None else Path(out), options)
@@ -110,6 +115,24 @@ def _check_files(options: argparse.Namespace) -> None:
         Report.check_suffix(name)
         if not Path(name).parent.is_dir():
             raise BenchError(f"-o {name} is in a folder that does not exist", hint="create it first")
+
+
+def _node_lines(comparison: NodeComparison) -> str:
+    """Return the verdicts on the hosts as a table, those that failed first. Accepted ones are counted if many."""
+    from meshlab.report._hosts import node_table
+
+    table = node_table(comparison)
+    is_bad = [any(cell.is_bad for cell in row) for row in table.rows]
+    rows = [[cell.text for cell in row] for row, bad in zip(table.rows, is_bad, strict=True) if bad]
+    others = [[cell.text for cell in row] for row, bad in zip(table.rows, is_bad, strict=True) if not bad]
+    omitted = len(others) - _MOST_HOSTS + table.more
+    rows = [list(table.header), *rows, *others[:_MOST_HOSTS]]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(table.header) - 1)]
+    lines = [
+        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*lines, *[f"… and {omitted:,} more hosts that did not fail"] * (omitted > 0)])
 
 
 def _print_stage(stage: StageResult) -> None:
@@ -157,6 +180,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "if any)",
     )
     add("--cluster", metavar="NAME|FILE", help="a preset, or a description of the machine (default: it is probed)")
+    add_nodes(parser)
     add("--quick", action="store_true", help="measure fewer sizes, and less precisely")
     add("--out", metavar="DIR", help="output folder for the runs of the stages, report.html, report.md and junit.xml")
     add("--resume", metavar="DIR", help="continue the acceptance in a folder, with its mesh, thresholds and extent")

@@ -10,8 +10,9 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from meshlab.base._errors import EngineError
 from meshlab.comm._agreement import Checks
 from meshlab.engines._launchers import Launch, launch_of
 from meshlab.engines._positions import Position, Positions
-from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, RankSet, Reply, WorkerConfig
-from meshlab.engines._worker import open_worker, serve
+from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, RankSet, Reply, WorkerConfig, exit_of
+from meshlab.engines._worker import POSITION, open_worker, serve
 
-_TICK_S = 0.1  # interval between checks that engines which become ranks are alive
+_TICK_S = 0.1  # interval between checks that engines are alive
+_MOST_TICKS = 10  # time until the controller has removed all engines of a host
+_ANSWER_S = 3.0  # time that engines get to answer about their calls
 
 # An engine counts as registered after two heartbeats. With the default period of 3 s, that wait would be most of the
 # start-up time.
@@ -96,6 +99,7 @@ class ProcessSet(RankSet):
         self._engine_ids: list[int] = []
         self._infos: tuple[RankInfo, ...] = ()
         self._views: dict[int, Any] = {}
+        self._all_engines: Any = None  # the view of all engines that are ranks
         self._positions: Positions | None = None
 
     @property
@@ -106,6 +110,7 @@ class ProcessSet(RankSet):
         """Make every engine a rank, and determine the rank of each engine."""
         # Send all requests before waiting for any reply, because opening a communicator blocks until every rank joins.
         self._views, self._pending = {}, {}
+        self._all_engines = self._new_view(list(configs))
         opened = [(engine, self._view(engine).apply_async(open_worker, config)) for engine, config in configs.items()]
         deadline = time.monotonic() + timeout_s
         by_rank: dict[int, tuple[int, RankInfo]] = {}
@@ -173,45 +178,63 @@ class ProcessSet(RankSet):
 
     def _view(self, engine: int) -> Any:
         if engine not in self._views:
-            view = self._client[engine]
-            view.block = False
-            view.track = False
-            self._views[engine] = view
+            self._views[engine] = self._new_view(engine)
         return self._views[engine]
 
-    def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
-        future: Future[Reply] = Future()
-        try:
-            view = self._view(self._engine_ids[rank])
-            result = view.apply_async(serve, method, arguments)
-        except Exception as error:  # the engine is no longer registered
-            future.set_exception(RankDiedError(_message(error)))
-            return future
-        # The client and the view list the ids of all messages they have ever sent, and never shorten the lists. Only
-        # the last id is this message's: the others may be of calls by the user.
-        view.history.clear()
-        if self._client.history[-1:] == result.msg_ids:
-            self._client.history.pop()
-        self._pending[rank] = future
-        result.add_done_callback(lambda done: self._settle(rank, done, future))
-        return future
+    def _new_view(self, engines: int | list[int]) -> Any:
+        view = self._client[engines]
+        view.block = False
+        view.track = False
+        return view
 
-    def _settle(self, rank: int, result: Any, future: Future[Reply]) -> None:
-        try:
-            reply: Reply = result.get(timeout=0)
-        except Exception as error:
+    def submit(
+        self, ranks: Sequence[int], method: str, arguments: Sequence[tuple[Any, ...]]
+    ) -> Sequence[Future[Reply]]:
+        # One call of ipyparallel for all ranks with the same arguments. It has a future for each of them: its broadcast
+        # schedulers take twice as long for small messages, because they are written in Python.
+        futures = {rank: Future[Reply]() for rank in ranks}
+        self._pending |= futures
+        batches: dict[int, list[int]] = {}
+        for rank, values in zip(ranks, arguments, strict=True):
+            batches.setdefault(id(values), []).append(rank)
+        by_rank = dict(zip(ranks, arguments, strict=True))
+        for batch in batches.values():
+            try:
+                self._all_engines.targets = [self._engine_ids[rank] for rank in batch]
+                children = self._all_engines.apply_async(serve, method, by_rank[batch[0]])._children
+            except Exception as error:  # an engine is no longer registered
+                for rank in batch:
+                    futures[rank].set_exception(RankDiedError(_message(error)))
+                continue
+            self._forget(len(batch))
+            for rank, child in zip(batch, children, strict=True):
+                child.add_done_callback(partial(self._settle, rank, futures[rank]))
+        return list(futures.values())
+
+    def _forget(self, n: int) -> None:
+        """Remove the last messages from the lists that the client and its view keep of all messages."""
+        # The other ids of the client may be of calls by the user.
+        sent = list(self._all_engines.history)
+        self._all_engines.history.clear()
+        if self._client.history[-n:] == sent[-n:]:
+            del self._client.history[-n:]
+
+    def _settle(self, rank: int, future: Future[Reply], message: Any) -> None:
+        """Give the reply in the result of a message to the future of a call."""
+        outcome = message.result()
+        if not isinstance(outcome, Exception):
+            future.set_result(outcome)
+        else:
             # `Worker.serve` catches every exception of a task. So this one is either ipyparallel's EngineError for a
             # dead engine, or a reply that could not be pickled, which is an error of the rank. Class names are compared
             # because the error may be wrapped in a RemoteError.
-            message = _message(error)
-            if "died" in message or "EngineError" in message or type(error).__name__ == "EngineError":
-                future.set_exception(RankDiedError(message))
+            text = _message(outcome)
+            if "died" in text or "EngineError" in text or type(outcome).__name__ == "EngineError":
+                future.set_exception(RankDiedError(text))
             else:
-                future.set_result(Reply(rank, error=message, trace=str(error)))
-        else:
-            future.set_result(reply)
+                future.set_result(Reply(rank, error=text, trace=str(outcome)))
         with contextlib.suppress(Exception):  # or the client would keep every result
-            self._client.purge_local_results(result)
+            self._client.purge_local_results(message.msg_id)
 
     def positions(self) -> list[Position]:
         return [Position()] * self.size if self._positions is None else self._positions.read()
@@ -250,9 +273,40 @@ class AttachedSet(ProcessSet):
         return infos
 
     def first_exit(self) -> RankExit | None:
-        """Return the rank whose engine the controller no longer lists."""
-        gone = [rank for rank, engine in enumerate(self._engine_ids) if engine not in self._client.ids]
-        return RankExit(gone[0] if len(gone) == 1 else None, "disconnected") if gone else None
+        """Return the ranks whose engines the controller no longer lists."""
+        # It removes the engines of a host one after the other.
+        gone = self._gone_ranks()
+        for _ in range(_MOST_TICKS if gone else 0):
+            time.sleep(_TICK_S)
+            earlier, gone = gone, self._gone_ranks()
+            if gone == earlier and len(gone) > 1:
+                break
+        return exit_of(gone, self._infos, "disconnected") if gone else None
+
+    def _gone_ranks(self) -> list[int]:
+        listed = set(self._client.ids)
+        return [rank for rank, engine in enumerate(self._engine_ids) if engine not in listed]
+
+    def recovery(self) -> str:
+        restart = "restart the engines where they were started"
+        if self._gone_ranks() or self._client._closed:
+            return f"{restart}, and call attach() again"
+        return f"call attach() again, which waits for the same processes; if that fails, {restart}"
+
+    def late_positions(self, before: Sequence[Position]) -> list[Position | None]:
+        """Ask the engines through the controller, which reaches them while they are busy, on any host."""
+        client = self._client
+        requests: dict[int, Any] = {}
+        with contextlib.suppress(Exception):  # the client is closed
+            for rank, engine in enumerate(self._engine_ids):
+                if (name := client._engines.get(engine)) is not None:
+                    requests[rank] = client._send(client._control_stream, POSITION, content={}, ident=name.encode())
+        deadline = time.monotonic() + _ANSWER_S
+        answers: dict[int, Position] = {}
+        for rank, request in requests.items():
+            if request.wait(max(0.0, deadline - time.monotonic())):
+                answers[rank] = Position.of_document(request.result()["content"])
+        return [answers.get(rank) for rank in range(self.size)]
 
     def check(self) -> RankExit | None:
         """Return the client if it was closed. The controller reports engines that are gone."""

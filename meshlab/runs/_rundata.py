@@ -24,6 +24,7 @@ from meshlab.frames._schema import (
     empty_results,
     empty_samples,
     loads_frame,
+    ranks_frame,
 )
 from meshlab.frames._statistics import bandwidth
 from meshlab.frames._table import ResultsTable, results_table, run_html
@@ -74,6 +75,10 @@ class Progress:
         return f"about {format_seconds_range(*self.left_range_s)} left"
 
 
+HOST_SECTION = "Host "
+"""Start of the names of the sections of the environment that describe the hosts of a run on several of them."""
+
+
 class RunData:
     """A benchmark run as data: its rows and samples, the measured system, and the final state of the run.
 
@@ -108,6 +113,8 @@ class RunData:
         Number of finished steps, over all launches.
     hosts : sequence of str, default ()
         The hosts of the ranks, and of the client.
+    ranks : sequence of mapping, default ()
+        The host of each rank, as rows of `RunData.ranks`.
     user : str, default ""
         The name of the user who measured. It is recorded so that other users can redact it, and is not shown.
     devices : sequence of mapping, default ()
@@ -148,6 +155,7 @@ class RunData:
         elapsed_s: float = 0.0,
         n_done: int = 0,
         hosts: Iterable[str] = (),
+        ranks: Iterable[Mapping[str, Any]] = (),
         user: str = "",
         devices: Iterable[Mapping[str, Any]] = (),
         conditions: Iterable[Mapping[str, Any]] = (),
@@ -170,6 +178,7 @@ class RunData:
         self.n_done = n_done
         self.hosts = tuple(hosts)
         self.user = user
+        self.rank_rows = [dict(row) for row in ranks]
         self.device_rows = [dict(row) for row in devices]
         self.condition_rows = [dict(row) for row in conditions]
         self.environment = {name: dict(values) for name, values in (environment or {}).items()}
@@ -324,6 +333,20 @@ class RunData:
         return frame
 
     @property
+    def ranks(self) -> pd.DataFrame:
+        """One row per rank: its host, its index on the host and its GPU. Empty for runs of earlier versions.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     results = (run := ml.bench(engines, sizes="1K")).wait()
+        >>> run.ranks["local_rank"].tolist(), run.ranks["host"].nunique()
+        ([0, 1], 1)
+        """
+        return ranks_frame(self.run_id, self.rank_rows)
+
+    @property
     def devices(self) -> pd.DataFrame:
         """One row per GPU, before and after the run: clocks, temperature, power, throttling and errors."""
         return devices_frame(self.device_rows)
@@ -360,6 +383,7 @@ class RunData:
             "library": library.get("library", ""),
             "gpu": library.get("device", ""),
             "note": self.environment.get("Run", {}).get("note", ""),
+            "n_hosts": n_hosts if (n_hosts := len({row.get("host") for row in self.rank_rows})) > 1 else 0,
             "oversubscribed": self.environment.get("Run", {}).get("oversubscribed", ""),
             "environment": self.environment.get("Settings", {}),
         }
@@ -509,8 +533,10 @@ class RunData:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False) -> Path:
+    def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False, csv: bool = False) -> Path:
         """Write the run to a folder, with the frames as Parquet and CSV and everything else as JSON.
+
+        From 50,000 samples on, ``samples.csv`` is only written if `csv` is True. All functions read the Parquet file.
 
         The folder holds either the earlier run or this one at every moment, also if the process is killed. `load`
         checks the files against the digests in ``run.json``.
@@ -523,6 +549,8 @@ class RunData:
             If True, replace a different run in the folder, with its report and figures. Other files stay.
         redact : bool, default False
             If True, write hashes instead of names, addresses and secrets, see `redacted`.
+        csv : bool, default False
+            If True, write the samples as CSV too, regardless of their number. A million of them take 100 MiB and 10 s.
 
         Returns
         -------
@@ -546,7 +574,7 @@ class RunData:
         """
         from meshlab.runs._store import save
 
-        return save(self.redacted() if redact else self, folder, overwrite=overwrite)
+        return save(self.redacted() if redact else self, folder, overwrite=overwrite, csv=csv)
 
     @staticmethod
     def load(folder: str | Path) -> RunData:
@@ -563,7 +591,7 @@ class RunData:
             The run without engines. If its process was killed, the state is ``interrupted``, and the run has all steps
             that were measured completely. If it is still being measured, the state is ``running`` or ``paused``, and
             the run no longer grows. If a Parquet file is corrupt or missing, the CSV file next to it is read,
-            with a warning and a note in the log.
+            if there is one, with a warning and a note in the log.
 
         Raises
         ------
