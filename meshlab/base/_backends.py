@@ -38,6 +38,7 @@ class BackendFacts:
     libraries: tuple[tuple[str, str], ...] = ()  # modules that it imports, each with the name of its package
     extra: str = ""  # the extra of meshlab with the libraries; empty if they are installed with meshlab
     where: str  # label of the measured system, such as "MPI on this CPU"
+    across: str = ""  # the same for ranks on several hosts, with {network}; empty if it names no host
     elsewhere: str = ""  # the same for results of another machine; empty for GPUs, which the results name
     mark: str = ""  # a word that titles of its numbers must contain; empty if they need none
     measures_machine: bool = True  # whether its numbers apply to a machine
@@ -46,6 +47,7 @@ class BackendFacts:
     offer: str = ""
     buffers: tuple[str, ...] = ("plain",)  # the kinds of buffers that a benchmark can use
     variables: tuple[str, ...] = ()  # prefixes of the environment variables of its libraries; empty if unknown
+    network_variables: tuple[str, ...] = ()  # variables that choose its interfaces or devices
     example_variable: str = ""  # a call of `launch` that chooses an algorithm for all calls with a variable, for hints
     why_not_tuned: str  # the reason why it has nothing to tune; empty if `tune` has options for it
     rates: Rates  # conservative: GPUs of one host with NVLink, or a few processes or threads on one CPU
@@ -107,14 +109,16 @@ _BACKENDS = (
         starts="mpiexec",
         libraries=(("mpi4py", "mpi4py"),),
         where="MPI on this CPU",
+        across="MPI over {network}",
         elsewhere="MPI on a CPU",
-        mark="CPU",
+        mark="MPI",
         role="processes",
         offer="MPI ranks on this CPU",
         variables=(
             *("MPIR_", "MPICH_", "MPIEXEC_", "HYDRA_", "PMI_", "OMPI_", "OPAL_", "PMIX_", "PRTE_", "I_MPI_", "MV2_"),
             *_BELOW,
         ),
+        network_variables=("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "OMPI_MCA_btl_tcp_if_include"),
         example_variable="launch(env={'MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM': 'ring'}) of MPICH",
         why_not_tuned="",
         rates=Rates(10.0, 1.5, 0.5, 4.0),
@@ -128,9 +132,11 @@ _BACKENDS = (
         libraries=(("torch", "torch"),),
         extra="gloo",
         where="Gloo on this CPU",
+        across="Gloo over {network}",
         elsewhere="Gloo on a CPU",
         mark="Gloo",
         role="processes, with Gloo",
+        network_variables=("GLOO_SOCKET_IFNAME",),
         why_not_tuned="Gloo chooses its algorithms without settings",
         rates=Rates(150.0, 0.6, 0.5, 8.0),
     ),

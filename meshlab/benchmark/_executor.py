@@ -33,7 +33,8 @@ from meshlab.benchmark.on_ranks._timing import (
 )
 from meshlab.engines._lease import Lease
 from meshlab.engines._memory import usable_bytes
-from meshlab.engines._rounds import RankInfo, Reply, Round, number_of_gpus
+from meshlab.engines._rank_hosts import number_of_gpus, rank_rows
+from meshlab.engines._rounds import RankInfo, Reply, Round
 from meshlab.frames._rows import (
     RankSamples,
     join_blocks,
@@ -43,11 +44,11 @@ from meshlab.frames._rows import (
     slowest_times,
 )
 from meshlab.frames._schema import DEVICES
-from meshlab.mesh._axes import WORLD
+from meshlab.mesh._axes import WORLD, format_ranks
 from meshlab.plans._functions import CheckedFunction
 from meshlab.plans._sampling import n_blocks
 from meshlab.plans._steps import Step, turns
-from meshlab.runs._rundata import Progress, RunData, State
+from meshlab.runs._rundata import HOST_SECTION, Progress, RunData, State
 from meshlab.topology.readers._hosts import cluster_from_hosts
 
 _UNITS = (
@@ -384,6 +385,9 @@ class Executor:
         facts = engines.ranks
         capabilities = facts[0].capabilities
         self._hosts = [fact.host for fact in facts]
+        earlier, data.rank_rows = data.rank_rows, rank_rows(facts)
+        if earlier and [row["host"] for row in earlier] != self._hosts:
+            data.note("the ranks are on other hosts than before: " + ", ".join(dict.fromkeys(self._hosts)))
         data.hosts = tuple(dict.fromkeys([*data.hosts, *self._hosts, environment.describe_host()["name"]]))
         replies = self._query(lease, describe_rank)
         for reply in replies:
@@ -397,17 +401,25 @@ class Executor:
         firsts = [answer for answer in answers if "host" in answer]
         self._note_devices("before", {answer["host"]["name"]: answer["devices"] for answer in firsts})
         about = {"run": data.run_id, "started": data.started_at, "ranks": data.where, "mesh": str(data.mesh)}
+        notes = []
         shared = describe_sharing(facts)
         if shared:
             unit = "GPU" if capabilities.backend in GPU_BACKENDS else "core"
-            about |= {"oversubscribed": shared, "note": f"{shared}, so times include waiting for a {unit}."}
+            about["oversubscribed"] = shared
+            notes.append(f"{shared}, so times include waiting for a {unit}.")
         if len(set(self._hosts)) > 1:
             about["hosts"] = ", ".join(dict.fromkeys(self._hosts))
+        if (straddle := engines.straddle_of(data.mesh)) is not None:
+            notes.append(f"{str(straddle)[:1].upper()}{str(straddle)[1:]}.")
+            data.note(str(straddle))
+        if notes:
+            about["note"] = " ".join(notes)
         differing = differing_settings(settings)
         about |= {f"{name} differs": text for name, text in differing.items()}
         data.environment = {
             "Run": about,
             "Host": environment.describe_host() | {"machine": machine_text(answer["host"] for answer in firsts)},
+            **_host_sections([(fact.host, answer) for fact, answer in zip(facts, answers, strict=True)]),
             "Library": {
                 "backend": capabilities.backend,
                 "library": capabilities.library,
@@ -518,6 +530,41 @@ class Executor:
             data.device_rows = [row for row in data.device_rows if row["when"] != when] + rows
             lines = device_lines(rows, with_host=len(readings) > 1)
             data.environment = {**data.environment, f"GPUs {when}": lines}
+
+
+def _host_sections(ranks: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, str]]:
+    """Return a section of the environment per host, if there are several, from host and answer of every rank."""
+    of_host: dict[str, list[int]] = {}
+    for rank, (host, _) in enumerate(ranks):
+        of_host.setdefault(host, []).append(rank)
+    answers = {host: answer for host, answer in ranks if "host" in answer}
+    if len(of_host) < 2:
+        return {}
+    versions = [answer["software"] for answer in answers.values()]
+    different = {
+        name for installed in versions for name in installed if len({other.get(name) for other in versions}) > 1
+    }
+    sections = {}
+    for host, answer in answers.items():
+        about = {name: text for name, text in answer["about"].items() if name != "name"}
+        drivers = {device["driver_version"] for device in answer["host"]["devices"] if device.get("driver_version")}
+        about["GPUs"] = machine_text([answer["host"]]).removeprefix("1 node, ")
+        about |= {"driver": ", ".join(sorted(drivers))} if drivers else {}
+        about |= {"NICs": nics} if (nics := _nics_text(answer["host"]["nics"])) else {}
+        # Versions that all hosts share are those of the section Software.
+        about |= {name: text for name, text in answer["software"].items() if name in different}
+        ranks_of = format_ranks(of_host[host]).removeprefix("rank").lstrip("s ")
+        sections[f"{HOST_SECTION}{host}"] = {"ranks": ranks_of, **about}
+    return sections
+
+
+def _nics_text(nics: Iterable[Mapping[str, Any]]) -> str:
+    """Describe the NICs of a host, such as "8 × 400 Gb/s InfiniBand" or "eth0"."""
+    names: dict[str, list[str]] = {}
+    for nic in nics:
+        rate = f"{nic['gbits']:g} Gb/s {nic['link_layer'] or ''}".rstrip() if nic.get("gbits") else ""
+        names.setdefault(rate, []).append(str(nic["name"]))
+    return ", ".join(f"{len(of_rate)} × {rate}" if rate else ", ".join(of_rate) for rate, of_rate in names.items())
 
 
 def describe_sharing(ranks: Sequence[RankInfo]) -> str:

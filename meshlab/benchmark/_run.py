@@ -195,6 +195,7 @@ class Run(RunData):
         )
         self.add(rows_of_results(results), [columns_of_samples(samples)] if len(samples) else [])
         self.started_at, self.hosts, self.elapsed_s = old.started_at, old.hosts, old.progress.elapsed_s
+        self.rank_rows = old.rank_rows
         self._name, self._notes = old.name, old.notes
         self.device_rows = [row for row in old.device_rows if row["when"] == "before"]
         self.condition_rows = [{**row, "step": indices.get(row.get("step", -1))} for row in old.condition_rows]

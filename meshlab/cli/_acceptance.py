@@ -25,10 +25,12 @@ from meshlab.cli._ranks import default_ranks, opened_engines, size_fix, system_l
 from meshlab.engines._launchers import launched_as
 
 if TYPE_CHECKING:
+    from meshlab.analysis._nodes import NodeComparison
     from meshlab.commissioning._outcome import Acceptance
     from meshlab.report._stages import StageResult
 
 _FEWEST_RANKS = 4  # fewer ranks have too few pairs to identify a slow one, and no axis with several groups
+_MOST_HOSTS = 16  # that are listed although they did not fail
 _REPORTS = ("report.html", "report.md", "junit.xml")
 
 
@@ -88,6 +90,8 @@ def _run(options: argparse.Namespace) -> int:
                     shutil.rmtree(options.out, ignore_errors=True)
                 raise
             result, interrupted = measured, True
+    if result.stages.nodes is not None:
+        print_text(f"\n{_node_lines(result.stages.nodes)}")
     decided = "" if result.outcome != "not decided" or "not decided" in result.verdict.lower() else "not decided: "
     print_text(fitted(f"\n{decided}{result.verdict}"))
     is_written = _write(result, None if out is None else Path(out), options)
@@ -110,6 +114,24 @@ def _check_files(options: argparse.Namespace) -> None:
         Report.check_suffix(name)
         if not Path(name).parent.is_dir():
             raise BenchError(f"-o {name} is in a folder that does not exist", hint="create it first")
+
+
+def _node_lines(comparison: NodeComparison) -> str:
+    """Return the verdicts on the hosts as a table, those that failed first. Accepted ones are counted if many."""
+    from meshlab.report._hosts import node_table
+
+    table = node_table(comparison)
+    is_bad = [any(cell.is_bad for cell in row) for row in table.rows]
+    rows = [[cell.text for cell in row] for row, bad in zip(table.rows, is_bad, strict=True) if bad]
+    others = [[cell.text for cell in row] for row, bad in zip(table.rows, is_bad, strict=True) if not bad]
+    omitted = len(others) - _MOST_HOSTS + table.more
+    rows = [list(table.header), *rows, *others[:_MOST_HOSTS]]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(table.header) - 1)]
+    lines = [
+        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*lines, *[f"… and {omitted:,} more hosts that did not fail"] * (omitted > 0)])
 
 
 def _print_stage(stage: StageResult) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from meshlab.base._errors import EngineError, MeshlabError
 from meshlab.base._hints import NEW_RANKS, Hint
 from meshlab.cli._fitting import fitted, terminal_width
-from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, is_vacant, print_error, print_text
+from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, is_vacant, plain_warnings, print_error, print_text
 from meshlab.cli._ranks import opened_engines, size_fix, system_label
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def measure(
             return OK
         is_written = True
         print_text(fitted(f"{system_label(engines)}: ready in {format_seconds(time.monotonic() - began)}"))
-        groups = engines.verify(mesh)
+        with plain_warnings():
+            groups = engines.verify(mesh)
         word = f"group{'s' * (len(groups) != 1)}"
         print_text(fitted(f"{len(groups)} {word} verified: each contains exactly the expected ranks"))
         machine = _machine_of(engines) if out is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,6 +19,8 @@ from meshlab.plans._steps import PAIRED
 from meshlab.topology.model._cluster import Cluster
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+_MOST_NAMED = 4  # hosts
+_MOST_PAIRED = 64  # ranks, which have 63 rounds of pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +30,16 @@ class _Extent:
     pairs: str
     sweep: str
     contention: str
+    fabric: str  # a small message and a large one
     sampling: str = "default"
 
 
 # The size of contention is not one of the sweep, because one result must not be measured in two ways.
 _EXTENTS = {
-    ("cpu", False): _Extent("1M", "1K:4M*16", "512K"),
-    ("cpu", True): _Extent("256K", "1K:1M*32", "512K", "quick"),
-    ("gpu", False): _Extent("64M", "1K:16G*4", "128M"),
-    ("gpu", True): _Extent("64M", "1K:1G*32", "128M", "quick"),
+    ("cpu", False): _Extent("1M", "1K:4M*16", "512K", "1K, 1M"),
+    ("cpu", True): _Extent("256K", "1K:1M*32", "512K", "1K, 256K", "quick"),
+    ("gpu", False): _Extent("64M", "1K:16G*4", "128M", "1K, 64M"),
+    ("gpu", True): _Extent("64M", "1K:1G*32", "128M", "1K, 64M", "quick"),
 }
 
 
@@ -58,6 +62,27 @@ def machine_mesh(hosts: Sequence[str], cluster: Cluster | None = None) -> Device
         if sizes is not None:
             return DeviceMesh(socket=sizes[0], local=sizes[1])
     return DeviceMesh(all_ranks=len(hosts))
+
+
+def mesh_reason(mesh: DeviceMesh, hosts: Sequence[str]) -> str:
+    """Return the reason why `machine_mesh` has chosen a mesh for ranks on these hosts."""
+    counts = Counter(hosts)
+    named = ", ".join(f"{host}: {count}" for host, count in list(counts.items())[:_MOST_NAMED])
+    named += ", …" if len(counts) > _MOST_NAMED else ""
+    if "node" in mesh.axis_names:
+        return f"there are {len(counts)} hosts with {mesh['local'].size} ranks each"
+    if "socket" in mesh.axis_names:
+        return f"the GPUs of the host are on {mesh['socket'].size} sockets"
+    if len(counts) == 1:
+        return "all ranks are on one host"
+    if max(counts.values()) == 1:
+        return "there is one rank per host"
+    if len(set(counts.values())) > 1:
+        return f"the hosts have different numbers of ranks ({named})"
+    return (
+        f"the ranks of a host are not neighbours ({', '.join(hosts[:_MOST_NAMED])}, …); start them host by host, with "
+        f"srun -m block or mpiexec -ppn {max(counts.values())}, for an axis within the hosts and one between them"
+    )
 
 
 def _equal_parts(places: Sequence[str]) -> tuple[int, int] | None:
@@ -85,6 +110,7 @@ def plans(mesh: DeviceMesh, engines: Engines, thresholds: Thresholds | None, *, 
     if mesh.world_size < 2:
         alone = Planned(None, "there is only one rank")
         return {"pairs": alone, "sweep": alone, "contention": alone}
+    hosts = [info.host for info in engines.ranks]
     backends = {axis.name: engines.backend_of(mesh, axis.name) for axis in mesh.axes if axis.size > 1}
     extent = _EXTENTS["cpu" if set(CPU_BACKENDS).issuperset(backends.values()) else "gpu", quick]
     capabilities = [engines.capabilities(name) for name in dict.fromkeys(backends.values())]
@@ -100,7 +126,20 @@ def plans(mesh: DeviceMesh, engines: Engines, thresholds: Thresholds | None, *, 
         mode=_supported(["pipelined", *_named(limits, "mode")], capabilities, "modes"),
         sampling=extent.sampling,
     )
-    pairs = Plan(PAIRED, axes, sizes=extent.pairs, grouping="pairs", sampling=extent.sampling)
+    fabric = fabric_axis(mesh, hosts)
+    of_pairs = [axis for axis in axes if fabric is None or _is_within_hosts(mesh, axis, hosts)]
+    pairs = Planned(None, "the stage fabric measures the pairs, which are on different hosts")
+    if of_pairs:
+        pairs = Planned(Plan(PAIRED, of_pairs, sizes=extent.pairs, grouping="pairs", sampling=extent.sampling))
+    planned = {"pairs": pairs, "sweep": Planned(sweep)}
+    if len(set(hosts)) > 1 and fabric is None:
+        planned["fabric"] = Planned(
+            None, f"no axis of {mesh} has one rank per host, and the pairs of {mesh.world_size} ranks are too many"
+        )
+    elif fabric is not None:
+        planned["fabric"] = Planned(
+            Plan(PAIRED, fabric, sizes=extent.fabric, grouping="pairs", sampling=extent.sampling)
+        )
     several = [axis for axis in axes if len(mesh[axis]) > 1]
     if not several:
         contention = Planned(None, f"no axis of {mesh} has several groups, so there is no contention to measure")
@@ -109,7 +148,22 @@ def plans(mesh: DeviceMesh, engines: Engines, thresholds: Thresholds | None, *, 
         size = size if size not in sweep.sizes else size + size // 2
         together = ["together", "alone"]
         contention = Planned(Plan("all_reduce", several, sizes=[size], grouping=together, sampling=extent.sampling))
-    return {"pairs": Planned(pairs), "sweep": Planned(sweep), "contention": contention}
+    return planned | {"contention": contention}
+
+
+def fabric_axis(mesh: DeviceMesh, hosts: Sequence[str]) -> str | None:
+    """Return the axis whose groups have one rank on every host, or that of all ranks. None if these are too many."""
+    n_hosts = len(set(hosts))
+    if n_hosts < 2:
+        return None
+    for axis in mesh.axis_names:
+        if all(len(group) == len({hosts[rank] for rank in group}) == n_hosts for group in mesh[axis]):
+            return axis
+    return WORLD if mesh.world_size <= _MOST_PAIRED else None
+
+
+def _is_within_hosts(mesh: DeviceMesh, axis: str, hosts: Sequence[str]) -> bool:
+    return all(len({hosts[rank] for rank in group}) == 1 for group in mesh[axis])
 
 
 def _named(limits: Sequence[Threshold], name: str) -> list[str]:

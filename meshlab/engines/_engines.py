@@ -6,6 +6,7 @@ import atexit
 import hashlib
 import secrets
 import threading
+import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,15 +25,19 @@ from meshlab.engines._checks import check_mesh_backends, check_mesh_size, check_
 from meshlab.engines._disagreement import describe_disagreement, find_disagreement
 from meshlab.engines._lease import Lease, raise_first_error
 from meshlab.engines._positions import CallSummary
-from meshlab.engines._rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, ranks_label, without_banner
+from meshlab.engines._rank_hosts import n_hosts, place_label, ranks_label
+from meshlab.engines._rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, without_banner
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._groups import Groups
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.topology.placement._straddling import Straddle, find_straddle
+from meshlab.topology.readers._hosts import probe
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from meshlab.comm._backend import Capabilities
+    from meshlab.topology.model._cluster import Cluster
 
 _MOST_LIBRARY_LOG = 1 << 18  # characters per rank, for the explanation of an error
 
@@ -132,7 +137,7 @@ class Engines:
 
     @property
     def where(self) -> str:
-        """Label of the measured system, for example "4 ranks · MPI on this CPU"."""
+        """Label of the measured system, such as "4 ranks · MPI on this CPU" or "4 ranks on 2 hosts · MPI over eth0"."""
         return ranks_label(self.ranks)
 
     def where_of(self, mesh: DeviceMesh, axes: Sequence[str]) -> str:
@@ -149,9 +154,11 @@ class Engines:
         others = [axis for axis in axes if self.backend_of(mesh, axis) != self.backend]
         if not others:
             return self.where
-        where = self.capabilities(self.backend_of(mesh, others[0])).where
+        backend = self.backend_of(mesh, others[0])
+        where = place_label(self.ranks, backend, self.capabilities(backend).where)
         if len(others) == len(axes):
-            return f"{self.world_size} rank{'s' * (self.world_size != 1)} · {where}"
+            hosts = f" on {n_hosts(self.ranks)} hosts" if n_hosts(self.ranks) > 1 else ""
+            return f"{self.world_size} rank{'s' * (self.world_size != 1)}{hosts} · {where}"
         return f"{self.where} ({', '.join(others)}: {where})"
 
     @property
@@ -311,6 +318,11 @@ class Engines:
             One row per group: ``axis``, ``group``, ``n_ranks``, ``ranks``, ``is_right`` (always True) and ``seen``
             (the members that the ranks found).
 
+        Warns
+        -----
+        UserWarning
+            If an axis spans more hosts than it would with another order of the ranks or of the axes, which it names.
+
         Raises
         ------
         CommunicatorError
@@ -334,7 +346,36 @@ class Engines:
         mesh = as_mesh(mesh, fill=self.world_size)
         self.check_mesh(mesh)
         with Lease(self, f"verifying {mesh}") as lease:
-            return verify_mesh(lease, mesh)
+            groups = verify_mesh(lease, mesh)
+        if (straddle := self.straddle_of(mesh)) is not None:
+            warnings.warn(str(straddle), stacklevel=2)
+        return groups
+
+    def straddle_of(self, mesh: DeviceMesh) -> Straddle | None:
+        """Return the busiest axis that spans more hosts than it would in another order, or None."""
+        return find_straddle(mesh, [info.host for info in self.ranks])
+
+    def probe(self) -> Cluster:
+        """Return the hardware of all hosts of the ranks as one cluster. See `meshlab.probe`.
+
+        Returns
+        -------
+        Cluster
+            One node per host. Hosts whose GPUs report the same NVLink fabric share an NVLink domain.
+
+        Raises
+        ------
+        TopologyError
+            If a rank could not read its host.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     engines.probe().n_nodes
+        1
+        """
+        return probe(self)
 
     def check_mesh(self, mesh: DeviceMesh) -> None:
         """Raise an error unless the mesh can run on these engines.

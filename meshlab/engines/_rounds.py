@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from meshlab.base._backends import BACKENDS, GPU_BACKENDS
+from meshlab.base._backends import BACKENDS
 from meshlab.base._hints import NEW_RANKS, Hint
 from meshlab.base._units import format_seconds
 from meshlab.comm._agreement import Checks
@@ -41,6 +41,10 @@ class RankInfo:
         Capabilities of its backend.
     segments : tuple of str, default ()
         Shared-memory files of its communication library, to be removed if the process is killed.
+    interfaces : tuple of tuple of str, default ()
+        The network interfaces of its host, each with its address and netmask, and RDMA devices, with "".
+    network : str, default ""
+        The interfaces that an environment variable of its communication library chooses. Empty if none is set.
     """
 
     rank: int
@@ -52,20 +56,8 @@ class RankInfo:
     meshlab: str
     capabilities: Capabilities
     segments: tuple[str, ...] = ()
-
-
-def ranks_label(ranks: Sequence[RankInfo]) -> str:
-    """Return the label of the system that the ranks use, such as "4 ranks on 2 × H200 · NCCL 2.32.3"."""
-    n, where = len(ranks), ranks[0].capabilities.where
-    if ranks[0].capabilities.backend not in GPU_BACKENDS:
-        return f"{n} rank{'s' * (n != 1)} · {where}"
-    n_gpus = number_of_gpus(ranks)
-    return f"{n} × {where}" if n_gpus == n else f"{n} ranks on {n_gpus} × {where}"
-
-
-def number_of_gpus(ranks: Sequence[RankInfo]) -> int:
-    """Return the number of different GPUs that the ranks of NCCL use."""
-    return len({(info.host, info.capabilities.facts.get("device number")) for info in ranks})
+    interfaces: tuple[tuple[str, str], ...] = ()
+    network: str = ""
 
 
 @dataclass(frozen=True, slots=True)

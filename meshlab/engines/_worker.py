@@ -26,6 +26,7 @@ from meshlab.comm._compositions import with_compositions
 from meshlab.comm._worlds import beside_module, process_module
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._positions import CallSummary, Position, Positions
+from meshlab.engines._rank_hosts import network_choice, network_interfaces
 from meshlab.engines._reaper import RUN, shared_memory_files
 from meshlab.engines._rounds import RankInfo, Reply, WorkerConfig
 from meshlab.mesh._groups import Groups
@@ -87,6 +88,8 @@ class Worker:
             meshlab=__version__,
             capabilities=with_compositions(self._backend.capabilities()),
             segments=tuple(shared_memory_files(os.getpid())),
+            interfaces=network_interfaces(),
+            network=network_choice(self._backend.capabilities().backend),
         )
 
     def position(self) -> Position:

@@ -1,4 +1,4 @@
-"""The `results`, `samples`, `devices` and `conditions` frames: columns, dtypes and units.
+"""The `results`, `samples`, `ranks`, `devices` and `conditions` frames: columns, dtypes and units.
 
 Everything that produces or reads measurements uses this module: runs on engines, readers of other tools' logs, the live
 view, plots and reports.
@@ -157,6 +157,14 @@ SAMPLES = (
 )
 """Columns of the samples: one row per step, rank and batch."""
 
+RANKS = (
+    *columns_of(SAMPLES, "run_id", "rank"),
+    Column("host", "string", "Name of the host of the rank."),
+    Column("local_rank", "Int64", "Index of the rank among those of its host, in rank order."),
+    Column("device", "Int64", "CUDA index of the GPU of the rank. Missing for ranks without a GPU."),
+)
+"""Columns of the ranks frame: one row per rank of a run."""
+
 DEVICES = (
     Column("when", "string", "before or after the run."),
     Column("host", "string", "Name of the host."),
@@ -229,7 +237,8 @@ def describe(columns: Sequence[Column] = RESULTS) -> pd.DataFrame:
     Parameters
     ----------
     columns : sequence of Column, default RESULTS
-        The columns of a frame: ``RESULTS``, ``SAMPLES``, ``DEVICES`` or ``CONDITIONS`` of ``ml.frames``.
+        The columns of a frame: ``RESULTS``, ``SAMPLES``, ``RANKS``, ``DEVICES`` or
+        ``CONDITIONS`` of ``ml.frames``.
 
     Returns
     -------
@@ -427,6 +436,11 @@ def with_step_columns(frame: pd.DataFrame, results: pd.DataFrame) -> pd.DataFram
     described.attrs = {}
     keys = {name: described[name].dtype for name in STEP}
     return described.merge(frame.astype(keys), on=list(STEP), how="right").drop(columns="run_id")
+
+
+def ranks_frame(run_id: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return the ranks frame of these rows of a run."""
+    return _frame_of([{"run_id": run_id, **row} for row in rows], RANKS)
 
 
 def devices_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -37,6 +37,8 @@ def markdown_page(
         lines += [f"- **{stage.question}** {_marked(stage)}" for stage in content.stages]
         lines += ["", "## Measurements", ""]
     lines += [f"- **{answer.question}** {_marked(answer)}" for answer in content.answers] + [""]
+    if content.nodes is not None:
+        lines += ["## Hosts", "", *gallery(drawn.nodes), *_rendered(content.nodes)]
     if content.caveats:
         lines += ["## Caveats", "", *(f"- {markdown_text(caveat)}" for caveat in content.caveats), ""]
     if content.machine:
@@ -73,7 +75,7 @@ def markdown_page(
     if content.repeat:
         lines += ["To repeat the measurement:", "", "```", content.repeat.replace("`", "'"), "```", ""]
     if content.environment:
-        lines += ["## Environment", ""]
+        lines += ["## Environment", "", *(_titled(content.hosts) if content.hosts is not None else [])]
     for name, pairs in content.environment:
         lines += [f"### {markdown_text(name)}", ""] if name else []
         lines += [*_table(["key", "value"], pairs, numbers=False), ""]

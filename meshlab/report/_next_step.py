@@ -56,7 +56,12 @@ def _steps(evidence: ReportEvidence, answers: dict[str, Answer]) -> Iterator[str
     elif answers["correct"].state == "note":
         yield "Measure again with checked results, because these may be wrong."
     elif is_cpu and not bad:
-        yield "To judge GPUs, measure on GPUs. These times only reflect MPI, memory and scheduling on this CPU."
+        causes = (
+            "memory, scheduling and the network of CPUs"
+            if evidence.results.attrs.get("n_hosts")
+            else ("memory and scheduling on this CPU")
+        )
+        yield f"To judge GPUs, measure on GPUs. These times only reflect MPI, {causes}."
     elif not bad and evidence.no_bounds == NO_MESH:
         yield 'For a verdict on the speed, pass the mesh too: `meshlab report RUN --mesh "dp=2, tp=4" --cluster …`.'
     elif not bad and is_unknown and evidence.results["size_bytes"].notna().any():

@@ -35,10 +35,19 @@ from meshlab.report import _content as content
 from meshlab.report import _tables as report_tables
 from meshlab.report._answers import NO_MESH, Answer, ReportEvidence, answers, headline, pair_parts, without_repeated
 from meshlab.report._embedding import embedded, read_embedded
+from meshlab.report._hosts import host_caveat, host_facts, host_table, node_table
 from meshlab.report._junit import junit_xml
 from meshlab.report._markdown import markdown_page
 from meshlab.report._next_step import next_step, next_step_of_acceptance
-from meshlab.report._pictures import Pictures, draw, matrix_pictures, picture_file, pictures_by_axis, tuning_pictures
+from meshlab.report._pictures import (
+    Pictures,
+    draw,
+    matrix_pictures,
+    node_pictures,
+    picture_file,
+    pictures_by_axis,
+    tuning_pictures,
+)
 from meshlab.report._printing import page_to_pdf
 from meshlab.report._repeating import repeat_command
 from meshlab.report._stages import Stages
@@ -48,7 +57,7 @@ from meshlab.report._words import code_parts
 from meshlab.runs._certainty import uncertainty_of
 from meshlab.runs._redact import redact as redact_run
 from meshlab.runs._redact import redactor_of
-from meshlab.runs._rundata import RunData
+from meshlab.runs._rundata import HOST_SECTION, RunData
 from meshlab.runs._store import Frames, as_frames, load
 from meshlab.topology._health import health
 from meshlab.topology.model._links import explain_words
@@ -78,6 +87,7 @@ class Content:
     next_step: Answer
     stages: tuple[Answer, ...]  # of an acceptance, otherwise empty
     answers: tuple[Answer, ...]
+    nodes: ReportTable | None  # the verdicts of an acceptance on several hosts
     caveats: list[str]  # reasons to distrust the numbers
     machine: list[str]
     pivots: list[ReportTable]  # one row per size
@@ -92,6 +102,7 @@ class Content:
     method: Facts
     repeat: str  # the command that repeats the measurement, empty if unknown
     environment: list[tuple[str, Facts]]
+    hosts: ReportTable | None  # of a run on several hosts
     log: list[str]  # its last lines
     more_log: int  # number of lines before them
 
@@ -229,7 +240,12 @@ class Report:
         self._log, self._more_log = log[-_MOST_LOG_LINES:], max(0, len(log) - _MOST_LOG_LINES)
         self._facts = self._describe(data)
         self._repeat = stages.repeat if stages is not None else "" if data is None else repeat_command(data)
-        self._environment = [] if data is None else _environment(data.environment)
+        sections = {} if data is None else data.environment
+        self._environment, self._hosts, self._host_caveat = (
+            _environment(sections),
+            host_table(sections),
+            host_caveat(sections),
+        )
 
     @staticmethod
     def read(path: str | Path) -> Frames:
@@ -463,7 +479,9 @@ class Report:
             next_step=self._next_step,
             stages=self._stage_answers,
             answers=self._other_answers,
-            caveats=content.caveats(self.results, fingerprint=fingerprint, cluster=self.cluster),
+            nodes=None if self.stages is None or self.stages.nodes is None else node_table(self.stages.nodes),
+            caveats=content.caveats(self.results, fingerprint=fingerprint, cluster=self.cluster)
+            + [self._host_caveat] * bool(self._host_caveat),
             machine=self._machine(),
             pivots=report_tables.pivot_tables(self._bounded),
             loads=loads,
@@ -477,6 +495,7 @@ class Report:
             method=[*content.method(self._bounded), *self._facts],
             repeat=self._repeat,
             environment=self._environment,
+            hosts=self._hosts,
             log=self._log,
             more_log=self._more_log,
         )
@@ -542,6 +561,8 @@ class Report:
             previous=self._baseline,
             references=reference_lines(self.results) if len(self.results) else {},
         )
+        if self.stages is not None and self.stages.nodes is not None:
+            drawn = replace(drawn, nodes=node_pictures(self.stages.nodes))
         return drawn if self.tuning is None else replace(drawn, tunings=tuning_pictures(self.tuning))
 
     def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:
@@ -571,11 +592,12 @@ def _line(answer: Answer) -> str:
 
 
 def _environment(sections: Mapping[str, Mapping[str, str]]) -> list[tuple[str, Facts]]:
-    """Return the sections of the environment that are not empty."""
+    """Return the sections of the environment that are not empty, and not in the table of hosts."""
+    hosts = host_facts(sections)
     return [
-        (str(name), [(str(key), str(value)) for key, value in values.items()])
+        ("Client" if name == "Host" and hosts else str(name), [(str(key), str(value)) for key, value in values.items()])
         for name, values in sections.items()
-        if values
+        if values and not name.startswith(HOST_SECTION)
     ]
 
 

@@ -121,7 +121,8 @@ class Recorder:
         if n_conditions > self._n_conditions:
             facts["conditions"] = data.condition_rows[self._n_conditions : n_conditions]
         if not is_described:
-            facts |= {"hosts": list(data.hosts), "devices": data.device_rows, "environment": data.environment}
+            facts |= {"hosts": list(data.hosts), "ranks": data.rank_rows}
+            facts |= {"devices": data.device_rows, "environment": data.environment}
             facts |= {"name": data.name, "notes": data.notes}
         journal.append(rows, samples, facts)
         self._written = self._written[0] + len(rows), self._written[1] + len(samples)
@@ -138,4 +139,4 @@ class Recorder:
 
 def _description(data: RunData) -> tuple[Any, ...]:
     """Return the parts of a run that its executor replaces as a whole when they change."""
-    return data.hosts, data.device_rows, data.environment, data.state, data.name, data.notes
+    return data.hosts, data.rank_rows, data.device_rows, data.environment, data.state, data.name, data.notes

@@ -24,6 +24,7 @@ from meshlab.frames._schema import (
     empty_results,
     empty_samples,
     loads_frame,
+    ranks_frame,
 )
 from meshlab.frames._statistics import bandwidth
 from meshlab.frames._table import ResultsTable, results_table, run_html
@@ -74,6 +75,10 @@ class Progress:
         return f"about {format_seconds_range(*self.left_range_s)} left"
 
 
+HOST_SECTION = "Host "
+"""Start of the names of the sections of the environment that describe the hosts of a run on several of them."""
+
+
 class RunData:
     """A benchmark run as data: its rows and samples, the measured system, and the final state of the run.
 
@@ -108,6 +113,8 @@ class RunData:
         Number of finished steps, over all launches.
     hosts : sequence of str, default ()
         The hosts of the ranks, and of the client.
+    ranks : sequence of mapping, default ()
+        The host of each rank, as rows of `RunData.ranks`.
     user : str, default ""
         The name of the user who measured. It is recorded so that other users can redact it, and is not shown.
     devices : sequence of mapping, default ()
@@ -148,6 +155,7 @@ class RunData:
         elapsed_s: float = 0.0,
         n_done: int = 0,
         hosts: Iterable[str] = (),
+        ranks: Iterable[Mapping[str, Any]] = (),
         user: str = "",
         devices: Iterable[Mapping[str, Any]] = (),
         conditions: Iterable[Mapping[str, Any]] = (),
@@ -170,6 +178,7 @@ class RunData:
         self.n_done = n_done
         self.hosts = tuple(hosts)
         self.user = user
+        self.rank_rows = [dict(row) for row in ranks]
         self.device_rows = [dict(row) for row in devices]
         self.condition_rows = [dict(row) for row in conditions]
         self.environment = {name: dict(values) for name, values in (environment or {}).items()}
@@ -324,6 +333,20 @@ class RunData:
         return frame
 
     @property
+    def ranks(self) -> pd.DataFrame:
+        """One row per rank: its host, its index on the host and its GPU. Empty for runs of earlier versions.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     results = (run := ml.bench(engines, sizes="1K")).wait()
+        >>> run.ranks["local_rank"].tolist(), run.ranks["host"].nunique()
+        ([0, 1], 1)
+        """
+        return ranks_frame(self.run_id, self.rank_rows)
+
+    @property
     def devices(self) -> pd.DataFrame:
         """One row per GPU, before and after the run: clocks, temperature, power, throttling and errors."""
         return devices_frame(self.device_rows)
@@ -360,6 +383,7 @@ class RunData:
             "library": library.get("library", ""),
             "gpu": library.get("device", ""),
             "note": self.environment.get("Run", {}).get("note", ""),
+            "n_hosts": n_hosts if (n_hosts := len({row.get("host") for row in self.rank_rows})) > 1 else 0,
             "oversubscribed": self.environment.get("Run", {}).get("oversubscribed", ""),
             "environment": self.environment.get("Settings", {}),
         }

@@ -62,7 +62,7 @@ _JOURNALS = "steps-*.jsonl"
 _MOST_READS = 100  # of a run that is replaced while it is read
 _MANY_SAMPLES = 50_000  # as CSV they take ten times as long and five times as much space as Parquet
 _FIGURES = ("membership", "topology", "bandwidth", "latency", "matrix")
-_REPORTS = ("report.html", "report.md", *(f"report-{kind}-*.png" for kind in _FIGURES))
+_REPORTS = ("report.html", "report.md", "report-nodes.png", *(f"report-{kind}-*.png" for kind in _FIGURES))
 
 _RUN = {
     "run_id": str,
@@ -76,6 +76,7 @@ _RUN = {
     "source": str,
     "where": str,
     "hosts": list[str],
+    "ranks": list[dict[str, Any]],
     "devices": list[dict[str, Any]],
     "conditions": list[dict[str, Any]],
     "plan": dict[str, Any],
@@ -89,7 +90,7 @@ _RUN = {
 }
 """The fields of run.json, with their types."""
 
-_OPTIONAL = ("name", "notes", "calibration", "conditions", "n_rows", "files", "journal")
+_OPTIONAL = ("name", "notes", "ranks", "calibration", "conditions", "n_rows", "files", "journal")
 
 
 class Frames(NamedTuple):
@@ -357,6 +358,7 @@ def to_document(run: RunData) -> dict[str, Any]:
         "source": run.source,
         "where": run.where,
         "hosts": list(run.hosts),
+        "ranks": run.rank_rows,
         "user": run.user,
         "devices": run.device_rows,
         "conditions": list(run.condition_rows),
@@ -483,6 +485,7 @@ def from_document(
         user=str(document.get("user", "")),
         name=document.get("name", ""),  # which runs of earlier versions do not have
         notes=document.get("notes", ""),
+        ranks=document.get("ranks", ()),
         conditions=document.get("conditions", ()),
         **{name: document[name] for name in names},
     )

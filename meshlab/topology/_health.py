@@ -556,6 +556,12 @@ def _between_hosts(cluster: Cluster, hosts: Sequence[Sequence[str]]) -> Iterator
             [", ".join(sorted({d.driver_version for d in t.devices if d.driver_version})) for t in cluster.templates],
             "install the same driver on all hosts; versions differ in NVLink and GPUDirect behaviour",
         ),
+        (
+            "mixed-nics",
+            "NICs",
+            [_nic_rates(t) for t in cluster.templates],
+            "compare ibstat or ethtool on both; groups that include these hosts run at the speed of their NICs",
+        ),
     ):
         values: dict[str, list[str]] = {}
         for value, names in zip(facts, hosts, strict=True):
@@ -564,4 +570,14 @@ def _between_hosts(cluster: Cluster, hosts: Sequence[Sequence[str]]) -> Iterator
         usual = max(values, key=lambda value: len(values[value]), default="")
         for value, names in values.items():
             if value != usual:
-                yield Finding("warning", code, f"the {noun} is {value}, but on most hosts {usual}", fix), names
+                verb = "are" if noun == "NICs" else "is"
+                yield Finding("warning", code, f"the {noun} {verb} {value}, but on most hosts {usual}", fix), names
+
+
+def _nic_rates(node: Node) -> str:
+    """Return the rates of the NICs of a host, such as "8 × 400 Gb/s", without those that are far slower."""
+    rates = [nic.gbits for nic in node.nics if nic.gbits is not None]
+    # A NIC for management may have no link on some hosts, which is no reason to worry. A NIC for data that has lost its
+    # rate is missing here too.
+    counts = {rate: rates.count(rate) for rate in sorted(set(rates), reverse=True) if rate * 8 > max(rates)}
+    return ", ".join(f"{count} × {rate:g} Gb/s" for rate, count in counts.items())

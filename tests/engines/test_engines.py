@@ -22,7 +22,8 @@ from meshlab.base._errors import CommunicatorError, EngineError, MeshError
 from meshlab.engines import _checks as checks
 from meshlab.engines._lease import Lease
 from meshlab.engines._memory import usable_bytes
-from meshlab.engines._rounds import RankInfo, ranks_label
+from meshlab.engines._rank_hosts import ranks_label
+from meshlab.engines._rounds import RankInfo
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 

@@ -186,6 +186,16 @@ def test_rule_finds_its_fault_and_suggests_a_fix(code: str, severity: str, node:
             [H100, H100, replace(H100, devices=tuple(replace(d, driver_version="550") for d in H100.devices))],
             "the driver version is 550, but on most hosts 570",
         ),
+        (
+            "mixed-nics",
+            [H100, H100, replace(H100, nics=(replace(H100.nics[0], gbits=100.0), *H100.nics[1:]))],
+            "the NICs are 7 × 400 Gb/s, 1 × 100 Gb/s, but on most hosts 8 × 400 Gb/s",
+        ),
+        (
+            "mixed-nics",
+            [H100, H100, replace(H100, nics=(replace(H100.nics[0], gbits=10.0), *H100.nics[1:]))],
+            "the NICs are 7 × 400 Gb/s, but on most hosts 8 × 400 Gb/s",
+        ),
         ("uneven-hosts", [plain(4, "PHB"), plain(4, "PHB"), plain(3, "PHB")], "the number of GPUs is 3, but on most"),
     ],
 )

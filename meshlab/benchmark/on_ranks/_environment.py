@@ -71,6 +71,7 @@ def describe_rank(comm: Any, firsts: Collection[int]) -> dict[str, Any]:
     release_buffers()  # of a run that ended with an error, before the free memory is read
     facts: dict[str, Any] = {"settings": read_settings(), "free": memory.free_bytes(comm)}
     if comm.world_rank in firsts:
+        facts |= {"about": describe_host(), "software": software_versions()}
         facts |= {"host": nvml.read_host(), "devices": nvml.sample()}
     return facts
 

@@ -46,7 +46,7 @@ _CODES = {
 _BY_DESIGN = frozenset(("affinity-spans", "mig"))
 _LEVELS: dict[str, Level] = {"error": "error", "warning": "warning", "note": "info"}
 # NCCL prints only the GPUs of a communicator, so that hosts may differ without a reason to worry.
-_OF_WHOLE_HOSTS = frozenset(("uneven-hosts", "mixed-hosts", "mixed-drivers"))
+_OF_WHOLE_HOSTS = frozenset(("uneven-hosts", "mixed-hosts", "mixed-drivers", "mixed-nics"))
 _GPU = re.compile(r"\b(?:GPU|NIC)\d+\b")
 _ONE_GPU = re.compile(r"_perf\b.*(?<!\S)-g 1\b|\bCUDA_VISIBLE_DEVICES=\d+(?![\d,])")
 _P2P_CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : \d+\[([0-9a-fA-F]+)\] -> \d+\[([0-9a-fA-F]+)\] .*via P2P")

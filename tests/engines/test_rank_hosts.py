@@ -1,0 +1,70 @@
+"""Labels and rows of ranks on several hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+import meshlab as ml
+from meshlab.base._backends import BACKENDS
+from meshlab.engines._rank_hosts import network_choice, network_interfaces, rank_rows, ranks_label
+from meshlab.engines._rounds import RankInfo
+from meshlab.frames._schema import RANKS, ranks_frame
+
+ETH0 = ("eth0", "10.77.0.{}/255.255.255.0")
+DOCKER = ("docker0", "172.17.0.1/255.255.0.0")
+IB0 = ("ib0", "192.168.1.{}/255.255.255.0")
+
+
+def ranks_on(
+    hosts: str, *interfaces: tuple[str, str], backend: str = "mpi", gpus: Sequence[int] = (), network: str = ""
+) -> list[RankInfo]:
+    where = "H200 · NCCL 2.32.3" if gpus else BACKENDS[backend].where
+    ranks = []
+    for rank, host in enumerate(hosts):
+        facts = {"device number": str(gpus[rank])} if gpus else {}
+        can = ml.comm.Capabilities(backend, "library", "", where, (), (), (), (), True, facts)
+        of_host = tuple((name, text.format(11 + ord(host) - ord("a"))) for name, text in interfaces)
+        ranks.append(
+            RankInfo(rank, len(hosts), f"node-{host}", 1000 + rank, 1, "3.12", "0.1", can, (), of_host, network)
+        )
+    return ranks
+
+
+@pytest.mark.parametrize(
+    ("ranks", "label"),
+    [
+        (ranks_on("aaaa", ETH0), "4 ranks · MPI on this CPU"),
+        (ranks_on("aabb", ETH0), "4 ranks on 2 hosts · MPI over eth0"),
+        (ranks_on("aabb", ETH0, DOCKER), "4 ranks on 2 hosts · MPI over eth0"),
+        (ranks_on("abc", ETH0, IB0), "3 ranks on 3 hosts · MPI over the network"),
+        (ranks_on("abc", ETH0, IB0, network="ib0"), "3 ranks on 3 hosts · MPI over ib0"),
+        (ranks_on("ab", ETH0, ("mlx5_0", "")), "2 ranks on 2 hosts · MPI over the network"),
+        (ranks_on("ab"), "2 ranks on 2 hosts · MPI over the network"),
+        (ranks_on("ab", ETH0, backend="gloo"), "2 ranks on 2 hosts · Gloo over eth0"),
+        (ranks_on("aabb", ETH0, backend="nccl", gpus=[0, 1, 0, 1]), "4 × H200 on 2 hosts · NCCL 2.32.3"),
+        (ranks_on("aabb", ETH0, backend="nccl", gpus=[0, 0, 0, 0]), "4 ranks on 2 × H200 on 2 hosts · NCCL 2.32.3"),
+    ],
+)
+def test_the_label_names_the_hosts_and_the_network_between_them(ranks: list[RankInfo], label: str) -> None:
+    assert ranks_label(ranks) == label
+
+
+def test_rows_of_ranks_have_the_index_on_the_host_and_the_gpu() -> None:
+    frame = ranks_frame("id", rank_rows(ranks_on("abab", backend="nccl", gpus=[0, 0, 3, 1])))
+    assert list(frame.columns) == [column.name for column in RANKS]
+    assert frame["local_rank"].tolist() == [0, 0, 1, 1]
+    assert frame["device"].tolist() == [0, 0, 3, 1]
+    assert frame["host"].tolist() == ["node-a", "node-b", "node-a", "node-b"]
+    assert ranks_frame("id", rank_rows(ranks_on("ab")))["device"].isna().all()
+
+
+def test_the_interfaces_of_this_host_have_addresses_and_no_loopback() -> None:
+    assert all(not address.startswith("127.") for _, address in network_interfaces())
+
+
+def test_a_variable_of_the_library_names_the_network() -> None:
+    assert network_choice("mpi", {"UCX_NET_DEVICES": "mlx5_0:1"}) == "mlx5_0:1"
+    assert network_choice("gloo", {"UCX_NET_DEVICES": "mlx5_0:1"}) == ""
+    assert network_choice("nccl", {}) == ""
