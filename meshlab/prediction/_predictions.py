@@ -666,9 +666,10 @@ def _timed(
     other_ranks = basis == "extrapolated"
     latency, transfer = (fitted.fit.time_parts_elsewhere if other_ranks else fitted.fit.time_parts)(shape)
     low, high = fitted.fit.size_bytes[0], fitted.fit.size_bytes[-1]
-    half_width = np.full(sizes.size, fitted.fit.half_width)
+    half_width = fitted.fit.half_widths(sizes)
     for beyond, least in _OTHER_SIZES:
-        half_width[(sizes * beyond < low) | (sizes > high * beyond)] = max(fitted.fit.half_width, least)
+        is_beyond = (sizes * beyond < low) | (sizes > high * beyond)
+        half_width = np.where(is_beyond, np.maximum(half_width, least), half_width)
     if other_ranks:
         is_middle = (sizes >= 1 << 20) & (sizes < EXACT_FROM)
         half_width = np.maximum(half_width, np.where(is_middle, _MORE_RANKS_MIDDLE, _MORE_RANKS))
