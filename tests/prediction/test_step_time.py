@@ -11,6 +11,7 @@ import meshlab as ml
 from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._units import THIN
 from meshlab.prediction import step_time
+from meshlab.prediction._costs import cost
 from meshlab.prediction._group_links import GroupLinks
 from meshlab.prediction._step_ratio import ErrorTerm, Factor, formula_factors, ratio_of
 
@@ -146,5 +147,6 @@ def test_the_errors_of_a_call_multiply_to_its_band(machine):
     links, _ = GroupLinks.of(ml.place("dp=4, tp=8", machine), "dp")
     for size in (1 << 20, 1 << 28, 1 << 29, 1 << 30, 1 << 40):
         factors = formula_factors(links, 0, "all_reduce", size)
-        assert math.prod(factor.high for factor in factors) == pytest.approx(float(formula_band(size)))
-        assert math.prod(factor.low for factor in factors) == pytest.approx(1 / float(formula_band(size)))
+        low, high = np.exp(cost(links, "all_reduce", [size]).errors.band(0, size))
+        assert math.prod(factor.high for factor in factors) == pytest.approx(high)
+        assert math.prod(factor.low for factor in factors) == pytest.approx(low)
