@@ -219,7 +219,7 @@ def test_the_decision_is_a_sentence_with_a_reason(wb):
     wb.mesh = "tp=8, dp=4"
     assert wb.decision.endswith("times as long as A, because tp leaves NVLink.")
     wb.mesh = "dp=32"
-    assert wb.decision == "A, because B does not fit: it needs 88 of 72\N{THIN SPACE}GiB per GPU."
+    assert wb.decision == "A, because B does not fit: it needs 101 of 72\N{THIN SPACE}GiB per GPU."
     wb.mesh = "dp=4, model=8"
     assert wb.decision.startswith("Not decided, because B has no step: a training job has no axis 'model'")
 
