@@ -190,6 +190,16 @@ def scaled_rates(gpu: str, peak: float | None = None, bits: int = 16) -> Compute
     )
 
 
+def published_peak(gpu: str, bits: int = 16) -> float:
+    """Return the published dense peak of a GPU in TFLOP/s, scaled from 16 bits if it is unknown, or NaN."""
+    scale = SCALES.get(family_of(gpu))
+    peak = peak_tflops(gpu)
+    if scale is not None and (bits in scale.peaks or np.isnan(peak)):
+        relative = 1.0 if np.isnan(peak) else peak / scale.peaks[16]
+        return relative * scale.peaks.get(bits, scale.peaks[16] * 16 / bits)
+    return peak * 16 / bits
+
+
 def family_of(gpu: str) -> str:
     """Return the key of a GPU in `SCALES`, or an empty string."""
     import re
