@@ -1,4 +1,4 @@
-"""Candidates of a search: all factorisations of the ranks, and those that the job or the memory rules out."""
+"""Candidates of a search: all factorisations of the ranks, and those that do not divide the job."""
 
 from __future__ import annotations
 
