@@ -38,11 +38,12 @@ _ANSWER_S = 3.0  # time that engines get to answer about their calls
 
 # An engine counts as registered after two heartbeats. With the default period of 3 s, that wait would be most of the
 # start-up time.
-_CONTROLLER = ["--HeartMonitor.period=250", "--ip=127.0.0.1", "--log-level=WARN"]
+_CONTROLLER = ["--HeartMonitor.period=250", "--log-level=WARN"]
+LOOPBACK = "127.0.0.1"
 
 
-def make_cluster(profile: Path, name: str, launcher: str) -> Any:
-    """Return an ipyparallel cluster with the launcher "mpi" or "local", which keeps its files in one folder."""
+def make_cluster(profile: Path, name: str, launcher: str, address: str = LOOPBACK) -> Any:
+    """Return an ipyparallel cluster with a launcher such as "mpi" or "local", which keeps its files in one folder."""
     try:
         import ipyparallel
         from traitlets.config import Config
@@ -64,7 +65,11 @@ def make_cluster(profile: Path, name: str, launcher: str) -> Any:
         cluster_id=name,
         engines=launcher,
         delay=0,
-        controller_args=[*_CONTROLLER, *(["--IPController.enable_curve=True"] if can_encrypt() else [])],
+        controller_args=[
+            *_CONTROLLER,
+            f"--ip={address}",
+            *(["--IPController.enable_curve=True"] if can_encrypt() else []),
+        ],
         shutdown_atexit=False,
         send_engines_connection_env=False,  # engines start before the controller has written its addresses
         log=log,
@@ -319,6 +324,8 @@ class AttachedSet(ProcessSet):
         return [rank for rank, engine in enumerate(self._engine_ids) if engine not in listed]
 
     def recovery(self) -> str:
+        if not self.is_attached:
+            return super().recovery()
         restart = "restart the engines where they were started"
         if self._gone_ranks() or self._client._closed:
             return f"{restart}, and call attach() again"

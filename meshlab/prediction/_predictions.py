@@ -21,9 +21,10 @@ from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._plan import Plan
 from meshlab.prediction._calibration import Calibrated, Calibration, Signature, as_calibration, grown, times_by_size
 from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS
-from meshlab.prediction._costs import EXACT_FROM, cost, formula_band
+from meshlab.prediction._costs import EXACT_FROM, cost
 from meshlab.prediction._fits import Floats, Ints, ModelTimes
 from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._published_errors import GroupErrors, PublishedErrors, no_errors
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.runs._store import as_results
 from meshlab.topology.model._presets import ClusterLike
@@ -42,7 +43,8 @@ BASES: Mapping[str, str] = {
     "calibrated": "measured on these groups",
     "other collective": "measured with other collectives on these groups, within 25 %",
     "extrapolated": "measured on fewer ranks, or at other sizes",
-    "formula only": "not measured",
+    "published": "measured by others on machines of this class",
+    "formula only": "no run of this class is published",
 }
 """The evidence for a predicted time, from strong to weak."""
 
@@ -54,9 +56,6 @@ _MORE_RANKS, _MORE_RANKS_MIDDLE = np.log(1.4), np.log(2.0)
 
 _OTHER_SIZES = ((1.01, np.log(1.25)), (4.0, np.log(2.0)))
 """Least half-width at sizes beyond the measured ones by more than a factor."""
-
-_OVER_BOUND = 1.05
-"""Public measurements exceed the bound of the hardware by at most 4 %."""
 
 _MOST_ESTIMATED = 1 << 30
 """NCCL's own estimate needs buffers, so it is limited to this size in bytes."""
@@ -89,13 +88,15 @@ class PredictedLine:
     basis: tuple[str, ...]  # the evidence for each time, a key of `BASES`
     latency_us: Floats  # the two parts of the time
     transfer_us: Floats
-    half_width: Floats  # of the band, in units of log time
+    band: tuple[Floats, Floats]  # both ends of log(measured / predicted), between which 9 of 10 measured times are
     nodes: int = 0  # NVLink domains that a group spans; 0 without a cluster
     ranks_per_node: int = 0
-    bound_gbs: float = float("nan")  # bus bandwidth that the hardware allows; NaN without a cluster
+    bound_gbs: float = float("nan")  # bus bandwidth that the hardware allows at most; NaN without a cluster
+    bound_gbs_lo: float = float("nan")  # that it allows at least, less where its figure is uncertain
     bound: str = ""  # the hardware that sets the bound
     above_wire: str = ""  # why busbw may exceed the bandwidth of a wire
     estimate_us: Floats | None = None  # NCCL's own estimates, if there are engines
+    sources: tuple[str, ...] = ()  # of the published runs of this class
 
     @property
     def groups(self) -> int:
@@ -110,15 +111,13 @@ class PredictedLine:
     @property
     def time_us_lo(self) -> Floats:
         """The lower bounds of the band, in µs. They are not shorter than at the bound of the hardware."""
-        low = self.time_us * np.exp(-self.half_width)
-        if not np.isfinite(self.bound_gbs):
-            return low
-        return np.maximum(low, np.minimum(self.time_us, self.bound_us / _OVER_BOUND))
+        low = self.time_us * np.exp(self.band[0])
+        return np.maximum(low, np.minimum(self.time_us, self.bound_us)) if np.isfinite(self.bound_gbs) else low
 
     @property
     def time_us_hi(self) -> Floats:
         """The upper bounds of the band, in µs."""
-        return self.time_us * np.exp(self.half_width)
+        return self.time_us * np.exp(self.band[1])
 
     @cached_property
     def busbw_gbs(self) -> Floats:
@@ -496,6 +495,7 @@ class _Request(NamedTuple):
     dtype: str
     calibration: Calibration | None
     settings: NcclSettings
+    evidence: PublishedErrors | None  # None for all published runs
 
     @classmethod
     def of(
@@ -506,7 +506,11 @@ class _Request(NamedTuple):
         calibration: Any,
         settings: NcclSettings | None,
     ) -> _Request:
-        calibrated = None if calibration is None else as_calibration(calibration, cluster)
+        evidence = no_errors() if calibration is False else None
+        if isinstance(calibration, PublishedErrors):
+            evidence = calibration
+        is_measured = calibration is not None and evidence is None
+        calibrated = as_calibration(calibration, cluster) if is_measured else None
         placement: Placement | None
         if isinstance(mesh, Placement):
             placement, shape = as_placement(mesh, cluster), mesh.mesh
@@ -519,7 +523,7 @@ class _Request(NamedTuple):
             shape = as_mesh(mesh)
             placement = None if cluster is None else as_placement(shape, grown(cluster, shape))
         settings = settings or (None if calibrated is None else calibrated.settings)
-        return cls(placement, shape, dtype, calibrated, settings or NcclSettings())
+        return cls(placement, shape, dtype, calibrated, settings or NcclSettings(), evidence)
 
     @property
     def source(self) -> str:
@@ -576,13 +580,20 @@ class _Request(NamedTuple):
                 f"{collective} has no cost model",
                 hint=f"choose {near}, which is the nearest" if near else f"choose one of {', '.join(MODELLED)}",
             )
-        all_costs = cost(links, collective, size_bytes.astype(np.int64), dtype=self.dtype, settings=self.settings)
+        all_costs = cost(
+            links,
+            collective,
+            size_bytes.astype(np.int64),
+            dtype=self.dtype,
+            settings=self.settings,
+            evidence=self.evidence,
+        )
         for row in range(len(links)):
             algorithm = tuple(ALGORITHMS[k] for k in all_costs.algorithm[row])
             protocol = tuple(PROTOCOLS[k] for k in all_costs.protocol[row])
             signature = Signature.of(links, row, len(groups))
             match = self._find(collective, axis, signature)
-            latency, transfer, basis, half_width = _timed(ModelTimes.of(all_costs, row), match)
+            latency, transfer, basis, band = _timed(ModelTimes.of(all_costs, row), match, all_costs.errors, row)
             yield PredictedLine(
                 axis=axis,
                 collective=collective,
@@ -597,10 +608,12 @@ class _Request(NamedTuple):
                 basis=basis,
                 latency_us=latency,
                 transfer_us=transfer,
-                half_width=half_width,
+                band=band,
                 bound_gbs=float(all_costs.bound_gbs[row]),
+                bound_gbs_lo=float(all_costs.bound_gbs_lo[row]),
                 bound=all_costs.bound[row],
                 above_wire=all_costs.above_wire[row],
+                sources=all_costs.errors.sources(row) if "published" in basis else (),
             )
 
     def _measured(self, axis: str, collective: str, size_bytes: Floats, signature: Signature) -> PredictedLine:
@@ -614,7 +627,7 @@ class _Request(NamedTuple):
                 f"other collectives or group sizes; the calibration has {', '.join(dict.fromkeys(lines))}",
                 hint="measure it, or predict one of these",
             )
-        latency, transfer, basis, half_width = _timed(match[0].own_shape(size_bytes), match)
+        latency, transfer, basis, band = _timed(match[0].own_shape(size_bytes), match)
         groups, empty = self.mesh[axis], ("",) * size_bytes.size
         return PredictedLine(
             axis=axis,
@@ -628,19 +641,25 @@ class _Request(NamedTuple):
             basis=basis,
             latency_us=latency,
             transfer_us=transfer,
-            half_width=half_width,
+            band=band,
         )
 
     def _find(self, collective: str, axis: str, signature: Signature) -> tuple[Calibrated, str] | None:
         return None if self.calibration is None else self.calibration.find(collective, axis, signature)
 
 
-def _timed(shape: ModelTimes, match: tuple[Calibrated, str] | None) -> tuple[Floats, Floats, tuple[str, ...], Floats]:
-    """Return latency, transfer time, basis and half-width of the band at each size."""
+Band = tuple[Floats, Floats]
+
+
+def _timed(
+    shape: ModelTimes, match: tuple[Calibrated, str] | None, errors: GroupErrors | None = None, row: int = 0
+) -> tuple[Floats, Floats, tuple[str, ...], Band]:
+    """Return latency, transfer time, basis and both ends of the band at each size."""
     sizes = shape.size_bytes
     if match is None:
-        half_width = np.log(formula_band(sizes))
-        return shape.latency_us, shape.transfer_us, ("formula only",) * sizes.size, half_width
+        assert errors is not None
+        bases = tuple("published" if is_known else "formula only" for is_known in errors.supports(row, sizes).tolist())
+        return shape.latency_us, shape.transfer_us, bases, errors.band(row, sizes)
     fitted, basis = match
     if fitted.gbs is not None:
         shape = fitted.own_shape(sizes)
@@ -655,7 +674,7 @@ def _timed(shape: ModelTimes, match: tuple[Calibrated, str] | None) -> tuple[Flo
         half_width = np.maximum(half_width, np.where(is_middle, _MORE_RANKS_MIDDLE, _MORE_RANKS))
     is_inside = (sizes * 1.01 >= low) & (sizes <= high * 1.01)
     bases = tuple(basis if inside else "extrapolated" for inside in is_inside)
-    return latency, transfer, bases, half_width
+    return latency, transfer, bases, (-half_width, half_width)
 
 
 # -- NCCL's own estimate -----------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshlab.prediction._costs import BAND_STARTS, formula_band, prices
+from meshlab.prediction._costs import prices
 from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._published_errors import published_errors, size_class
 from meshlab.topology.placement._placement import Placement
 
 Key = tuple[object, ...]
@@ -89,22 +90,18 @@ def ratio_of(after: Sequence[ErrorTerm], before: Sequence[ErrorTerm]) -> TimeRat
 
 
 def formula_factors(links: GroupLinks, row: int, collective: str, size: float) -> tuple[Factor, ...]:
-    """Return the errors of the formula for a call on a signature. Their intervals multiply to the band of its size.
+    """Return the error of the price of a call on a signature, whose interval is the band of its size.
 
-    Large calls of a collective on one kind of link share one error. Smaller ones have that, and another one that they
-    share with all calls of their size and below, for every step by which the band becomes wider.
+    Calls of a collective on one kind of link share their error if their sizes are of the same class.
     """
     is_inside = bool(links.domains[row] == 1)
     is_nvlink = is_inside and bool(links.inner_is_nvlink[row])
     gbs = float((links.inner_gbs if is_inside else links.nic_gbs)[row])
     where = "inside NVLink" if is_nvlink else "inside the host" if is_inside else "over the network"
-    label = f"the error of {collective} {where}"
-    edges = [float(start) for start in reversed(BAND_STARTS) if start > size]
-    bands = formula_band([*edges, size]).tolist()
-    steps = zip([*edges, 0.0], bands, [1.0, *bands[:-1]], strict=True)
-    return tuple(
-        Factor((collective, where, gbs, edge), before / band, band / before, label) for edge, band, before in steps
-    )
+    errors = published_errors().on(links.rows(slice(row, row + 1)), collective)
+    low, high = (math.exp(float(end)) for end in errors.band(0, size))
+    key = (collective, where, gbs, int(size_class(size)))
+    return (Factor(key, low, high, f"the error of {collective} {where}"),)
 
 
 def call_term(placement: Placement, axis: str, collective: str, size: float) -> ErrorTerm:

@@ -11,7 +11,7 @@ import pytest
 import meshlab as ml
 from meshlab.comm._catalog import CATALOG
 from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS
-from meshlab.prediction._costs import COLLECTIVES, Cost, cost, formula_band
+from meshlab.prediction._costs import COLLECTIVES, Cost, cost
 from meshlab.prediction._group_links import GroupLinks
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.topology.model._cluster import Cluster
@@ -236,7 +236,3 @@ def test_costs_of_16384_ranks_take_milliseconds() -> None:
         all_axes()
         times.append(time.process_time() - began)
     assert min(times) < 0.05
-
-
-def test_predictions_of_large_messages_have_narrower_bands() -> None:
-    assert formula_band([1 << 20, 256 << 20, 1 << 30]).tolist() == [2.0, 1.4, 1.25]

@@ -11,7 +11,6 @@ import meshlab as ml
 from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._units import THIN
 from meshlab.prediction import step_time
-from meshlab.prediction._costs import formula_band
 from meshlab.prediction._group_links import GroupLinks
 from meshlab.prediction._step_ratio import ErrorTerm, Factor, formula_factors, ratio_of
 
