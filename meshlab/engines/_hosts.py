@@ -37,7 +37,7 @@ from meshlab.engines._local import find_mpiexec, import_path
 from meshlab.engines._processes import AttachedSet, ProcessSet, can_encrypt
 from meshlab.engines._reaper import RUN, Reaper, clean_up_after_others, make_folder, remove_files, shared_memory_files
 from meshlab.engines._records import printed_text
-from meshlab.engines._rounds import RankExit, RankInfo
+from meshlab.engines._rounds import RankExit, RankInfo, RankSet
 
 ADDRESS = "MESHLAB_ADDRESS"
 """The environment variable with the address of this host under which other hosts reach it."""
@@ -352,7 +352,7 @@ class HostedSet(AttachedSet):
         if silent is not None:
             members = sorted(rank for (host, _), rank in ranks.items() if host == silent.host)
             names = f": rank{'s' * (len(members) != 1)} {', '.join(map(str, members))}" if members else ""
-            return RankExit(None, f"does not answer{names}", silent.host)
+            return RankExit(members[0] if members else None, f"does not answer{names}", silent.host)
         return self._exit_of(losses[0], ranks)
 
     def _exit_of(self, loss: Loss, ranks: Mapping[tuple[str, int], int]) -> RankExit:
@@ -363,6 +363,10 @@ class HostedSet(AttachedSet):
         if state is not None and state.is_over:
             return RankExit(None, state.text.partition(" has ")[2] or "ended", state.text.partition(" has ")[0])
         return RankExit(rank, "ended")
+
+    def recovery(self) -> str:
+        """Return how to go on: unlike those of `attach`, these ranks can be replaced."""
+        return RankSet.recovery(self)
 
     def printed(self) -> str:
         """Return what the ranks and their launcher printed, and at most its last MiB."""

@@ -397,7 +397,9 @@ def _least_ns(links: GroupLinks, collective: str, network: Floats, gbs: Floats) 
     n, ppn = links.n_ranks.astype(float), links.ranks_per_domain.astype(float)
     spared = np.where((links.domains > 1) & links.inner_is_nvlink, ppn / np.maximum(ppn - 1, 1), 1.0)
     ring = np.minimum(network, links.inner_gbs * spared)
-    steps = {"all_reduce": 2 * (n - 1) / n, "all_gather": (n - 1) / n, "reduce_scatter": (n - 1) / n}.get(collective, 1.0)
+    steps = {"all_reduce": 2 * (n - 1) / n, "all_gather": (n - 1) / n, "reduce_scatter": (n - 1) / n}.get(
+        collective, 1.0
+    )
     most = gbs.max(axis=2)
     most[:, RING] = ring / np.maximum(steps, 0.5)
     if collective == "all_reduce":
@@ -472,9 +474,7 @@ def _on_pcie(links: GroupLinks, graphs: Graphs) -> Graphs:
     )
 
 
-def _message_gbs(
-    links: GroupLinks, collective: str, *, is_bound: bool = False
-) -> tuple[Floats, Floats, Floats]:
+def _message_gbs(links: GroupLinks, collective: str, *, is_bound: bool = False) -> tuple[Floats, Floats, Floats]:
     """Return the algorithm bandwidth of an all_to_all or send_recv in GB/s: of a domain, its NICs, and an uplink."""
     n, ppn = links.n_ranks.astype(float), links.ranks_per_domain.astype(float)
     several = links.domains > 1

@@ -110,7 +110,9 @@ def _class_likeness(a: _Groups, b: _Groups) -> Floats:
     of_gpu = np.where(generation(a.capability) == generation(b.capability), of_gpu, _OTHER_GENERATION)
     inside = (a.links == b.links) * _bell(a.n_ranks - b.n_ranks, _RANKS_APART)
     apart = ((a.domains - b.domains) / _DOMAINS_APART) ** 2
-    apart = apart + ((a.per_domain - b.per_domain) / _PER_DOMAIN_APART) ** 2 + ((a.nic_gbs - b.nic_gbs) / _NICS_APART) ** 2
+    apart = (
+        apart + ((a.per_domain - b.per_domain) / _PER_DOMAIN_APART) ** 2 + ((a.nic_gbs - b.nic_gbs) / _NICS_APART) ** 2
+    )
     between = (a.fabric == b.fabric) * np.exp(-0.5 * apart)
     is_inside, is_between = (a.domains == 0) & (b.domains == 0), (a.domains > 0) & (b.domains > 0)
     likeness: Floats = of_gpu * np.where(is_inside, inside, np.where(is_between, between, 0.0))
@@ -222,7 +224,12 @@ class GroupErrors:
     @cached_property
     def deviation(self) -> Floats:
         """Standard deviation of log(measured / expected), of shape (k, octaves)."""
-        own = np.array([_shared(*[_Groups(*(values[row : row + 1] for values in self.groups))] * 2)[0] for row in range(len(self.mean))])
+        own = np.array(
+            [
+                _shared(*[_Groups(*(values[row : row + 1] for values in self.groups))] * 2)[0]
+                for row in range(len(self.mean))
+            ]
+        )
         variance = own[:, None] + _OF_SOURCE**2 + _noise(self.groups)
         if self.evidence.curves:
             variance -= np.einsum("kc,ocd,kd->ko", self.shared, self.evidence._inverses, self.shared, optimize=True)
@@ -275,7 +282,18 @@ def _between_octaves(table: Floats, rows: npt.ArrayLike, sizes: npt.ArrayLike) -
     return np.asarray(table[row, first] * (1 - share) + table[row, first + 1] * share)
 
 
-COLUMNS = ("curve", "source", "collective", "capability", "links", "n_ranks", "domains", "per_domain", "fabric", "nic_gbs")
+COLUMNS = (
+    "curve",
+    "source",
+    "collective",
+    "capability",
+    "links",
+    "n_ranks",
+    "domains",
+    "per_domain",
+    "fabric",
+    "nic_gbs",
+)
 """The columns of ``published_errors.csv`` before those of the octaves."""
 
 
