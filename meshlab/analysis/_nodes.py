@@ -78,12 +78,18 @@ class Limits:
     column: str
     latency: float
     transfer: float
+    least_us: float  # a smaller difference does not count
+
+    def most(self, usual_us: float, factor: float) -> float:
+        """Return the longest time that is not slow if the usual one takes `usual_us`."""
+        return max(factor * usual_us, usual_us + self.least_us)
 
 
-# On a CPU, ranks wait for cores, so that only the fastest batches are comparable, and only large differences count.
-CPU_LIMITS = Limits("min_us", 4.0, 4.0)
+# On a CPU, ranks wait for cores for about a time slice, so that only the fastest batches are comparable, and only large
+# differences count.
+CPU_LIMITS = Limits("min_us", 4.0, 4.0, 1000.0)
 # Paths through more switches take longer, but each host has a neighbour.
-GPU_LIMITS = Limits("time_us", 1.5, 1.25)
+GPU_LIMITS = Limits("time_us", 1.5, 1.25, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,8 @@ class Paths:
     size_bytes: int
     hosts: tuple[str, ...]
     times: Floats
-    limit: float
+    factor: float
+    limits: Limits
 
     @property
     def best(self) -> Floats:
@@ -127,9 +134,14 @@ class Paths:
         """The usual time of the best path of a host."""
         return _lower_median(self.of_host)
 
+    @property
+    def most(self) -> float:
+        """The longest time that is not slow."""
+        return self.limits.most(self.reference, self.factor)
+
     def slow_parts(self) -> dict[SlowPart, float]:
         """Return the slow hosts, and the slow rails and paths of the others, each with its time."""
-        most = self.limit * self.reference
+        most = self.most
         parts: dict[SlowPart, float] = {}
         is_slow = (self.of_host > most) & (len(self.hosts) >= _FEWEST)
         parts |= {SlowPart((self.hosts[h],)): float(self.of_host[h]) for h in np.flatnonzero(is_slow)}
@@ -166,8 +178,8 @@ def paths_between(
             if first != second and rail == local_ranks[b]:
                 time = np.fmin(times[rail, first, second], float(time_us))
                 times[rail, first, second] = times[rail, second, first] = time
-        limit = limits.latency if size == sizes[0] and len(sizes) > 1 else limits.transfer
-        found.append(Paths(size, names, times, limit))
+        factor = limits.latency if size == sizes[0] and len(sizes) > 1 else limits.transfer
+        found.append(Paths(size, names, times, factor, limits))
     return [paths for paths in found if np.isfinite(paths.times).any()]
 
 
@@ -211,7 +223,7 @@ def slow_alone(times: Mapping[str, float], limits: Limits) -> dict[str, float]:
     if len(times) < 2:
         return {}
     usual = _lower_median(np.array(list(times.values())))
-    return {host: time_us / usual for host, time_us in times.items() if time_us > limits.transfer * usual}
+    return {host: time_us / usual for host, time_us in times.items() if time_us > limits.most(usual, limits.transfer)}
 
 
 def node_verdicts(
@@ -250,7 +262,7 @@ def compare_nodes(
         shown.hosts,
         tuple(map(tuple, shown.best.tolist())),
         shown.size_bytes,
-        tuple((int(a), int(b)) for a, b in np.argwhere(shown.best > shown.limit * shown.reference)) if parts else (),
+        tuple((int(a), int(b)) for a, b in np.argwhere(shown.best > shown.most)) if parts else (),
         f"Slow: {names} (others {usual})" if parts else f"No host, rail or path is slow (best path {usual})",
     )
 

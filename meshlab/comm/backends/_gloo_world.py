@@ -1,4 +1,4 @@
-"""The rendezvous and the connections of the ranks of Gloo. Only this module imports torch."""
+"""The rendezvous and the connections of the ranks of Gloo. Only this module and `_torch_kernels` import torch."""
 
 from __future__ import annotations
 
