@@ -151,6 +151,8 @@ class Paths:
         slow_rails = (of_rail > most) & (len(self.times) > 1) & (len(self.hosts) >= _FEWEST)
         parts |= {SlowPart((self.hosts[h],), int(rail)): float(of_rail[rail, h]) for rail, h in np.argwhere(slow_rails)}
         kept = np.where(slow_rails[:, :, None] | slow_rails[:, None, :] | ~is_fine, np.nan, self.times)
+        # Of many paths, some take far longer than the fastest ones by chance, so that their middle decides.
+        most = self.limits.most(_lower_median(kept), self.factor)
         with np.errstate(invalid="ignore"):
             found = [(rail, a, b) for rail, a, b in np.argwhere(kept > most) if a < b]
         rails = {(a, b): [rail for rail, *ends in found if tuple(ends) == (a, b)] for _, a, b in found}
@@ -193,12 +195,12 @@ def slow_parts(paths: Sequence[Paths]) -> dict[SlowPart, list[tuple[Paths, float
     return {part: times for part, times in parts.items() if part.is_host or slow_hosts.isdisjoint(part.hosts)}
 
 
-def describe_part(part: SlowPart, times: Sequence[tuple[Paths, float]]) -> str:
+def describe_slowness(part: SlowPart, times: Sequence[tuple[Paths, float]]) -> str:
     """Describe how slow a part is, at the size at which it is the slowest."""
     paths, time_us = max(times, key=lambda item: item[1] / item[0].reference)
-    others = f"{time_us / paths.reference:.3g} times as long as on the others ({format_time_us(paths.reference)})"
-    subject = "messages to every other host" if part.is_host else "messages"
-    return f"{part}: {subject} of {format_size(paths.size_bytes)} take {format_time_us(time_us)}, {others}"
+    others = " to every other host" if part.is_host else ""
+    usual = f"{time_us / paths.reference:.3g} times as long as elsewhere ({format_time_us(paths.reference)})"
+    return f"{format_size(paths.size_bytes)} messages{others} take {format_time_us(time_us)}, {usual}"
 
 
 def times_alone(results: pd.DataFrame, mesh: DeviceMesh, hosts: Sequence[str], limits: Limits) -> dict[str, float]:
