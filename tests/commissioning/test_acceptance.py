@@ -420,6 +420,7 @@ def plant_slow_host(monkeypatch: pytest.MonkeyPatch) -> Any:
     return plant
 
 
+@pytest.mark.full
 def test_a_slow_host_fails_alone_and_is_named_everywhere(
     three_hosts: ml.Engines, faster: None, plant_slow_host: Any, tmp_path: Path
 ) -> None:
@@ -448,6 +449,7 @@ def test_a_slow_host_fails_alone_and_is_named_everywhere(
     assert set(again.runs) == set(found.runs)
 
 
+@pytest.mark.full
 def test_a_host_that_was_slow_once_passes(three_hosts: ml.Engines, faster: None, plant_slow_host: Any) -> None:
     plant_slow_host("n1", 1)
     found = accept(three_hosts)
