@@ -14,6 +14,7 @@ from . import runs as runs
 from . import topology as topology
 from . import widgets as widgets
 from .analysis._comparison import compare as compare
+from .analysis._judge import judge as judge
 from .base._errors import MeshlabError as MeshlabError
 from .base._version import __version__ as __version__
 from .benchmark._bench import bench as bench

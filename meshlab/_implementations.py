@@ -54,6 +54,7 @@ targets |= {
     "Cluster.with_failed": "topology._failures:with_failed",
     "Cluster.with_rate": "topology._failures:with_rate",
     # Analyses
+    "Judgement._next_step": "diagnosis._after_verdict:next_step",
     "Cluster.health": "topology._health:health",
     "Plan.estimate": "benchmark._estimate:estimate_plan",
     "RunData.spikes": "analysis._stragglers:find_spikes",

@@ -239,18 +239,18 @@ class Run(RunData):
         """The reason why `out` does not have all rows, such as a full disk. Empty if it has."""
         return "" if self._recorder is None else self._recorder.problem
 
-    def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False) -> Path:
+    def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False, csv: bool = False) -> Path:
         """Write the run to a folder. See `RunData.save`.
 
-        While the run is being measured, its folder `out` is kept up to date anyway, and cannot be redacted.
+        While the run is being measured, its folder `out` is kept up to date anyway, so `redact` and `csv` raise.
         """
         recorder = self._recorder
         if recorder is None or not recorder.is_open or Path(folder).absolute() != recorder.folder.absolute():
-            return super().save(folder, overwrite=overwrite, redact=redact)
-        if redact:
+            return super().save(folder, overwrite=overwrite, redact=redact, csv=csv)
+        if redact or csv:
             raise BenchError(
-                "the run is still being written to this folder, with all names",
-                hint="call wait() first, or save a redacted copy to another folder",
+                f"the run is still being written to this folder{', with all names' if redact else ''}",
+                hint=f"call wait() first, or save a {'redacted ' if redact else ''}copy to another folder",
             )
         recorder.update()
         if recorder.problem:

@@ -13,11 +13,12 @@ from meshlab.cli._arguments import (
     add_backend,
     add_force,
     add_gpus,
+    add_nodes,
     add_ranks,
     add_redact,
-    cluster_of,
     gpus_of,
     read_thresholds,
+    sized_cluster_of,
 )
 from meshlab.cli._fitting import fitted
 from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, is_vacant, print_error, print_text
@@ -87,7 +88,7 @@ def _accept(options: argparse.Namespace, n_started: int | None) -> tuple[int, Ac
                 engines,
                 mesh,
                 thresholds=thresholds,
-                cluster=cluster_of(options.cluster),
+                cluster=sized_cluster_of(options.cluster, options.nodes),
                 quick=options.quick,
                 # The rows of redacted runs are written at the end, because the names in them are known only then.
                 out=None if options.redact else options.out,
@@ -192,6 +193,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "if any)",
     )
     add("--cluster", metavar="NAME|FILE", help="a preset, or a description of the machine (default: it is probed)")
+    add_nodes(parser)
     add(
         "--per-node",
         action="store_true",

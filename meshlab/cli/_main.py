@@ -9,7 +9,9 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
 
 from meshlab.base._errors import MeshlabError
 from meshlab.base._version import __version__
@@ -22,7 +24,9 @@ from meshlab.cli._demo import DEMO
 from meshlab.cli._doctor import DOCTOR
 from meshlab.cli._explain import EXPLAIN
 from meshlab.cli._export import EXPORT
+from meshlab.cli._judge import JUDGE
 from meshlab.cli._lab import LAB
+from meshlab.cli._launch import LAUNCH
 from meshlab.cli._output import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error
 from meshlab.cli._parser import CommandParser, Parser, examples_text, folded, is_first_process
 from meshlab.cli._predict import PREDICT
@@ -47,6 +51,7 @@ _EXAMPLES = (
     ("meshlab tune --mesh tp=2 --axis tp -o tuned", "options faster than the defaults"),
     ("meshlab report run2 --baseline run1 --thresholds dgx-h100 -o run2.html", "and its checks"),
     ("meshlab compare run1 run2", "regressions; also of nccl-tests logs"),
+    ("meshlab judge nccl-tests.log", "is this number normal?"),
     ("meshlab explain train.log", "what is wrong in a log, and what to do"),
     ('meshlab predict "dp=16, tp=8" --cluster dgx-h100', "expected times; starts nothing"),
     ("meshlab app", "the workbench as a web page"),
@@ -70,12 +75,14 @@ COMMANDS = (
     TUNE,
     REPORT,
     COMPARE,
+    JUDGE,
     EXPLAIN,
     PREDICT,
     APP,
     EXPORT,
     SEARCH,
     LAB,
+    LAUNCH,
 )
 
 _AXIS = re.compile(r"(?:--mesh=)?[A-Za-z_]\w*=-?\d+,?")
@@ -87,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(join_axes(sys.argv[1:] if arguments is None else arguments))
     command: Command = options.command
     try:
-        return command.run(options)
+        with _uncaught_errors_as_text():
+            return command.run(options)
     except MeshlabError as error:
         if is_first_process():
             print_error(error_text(error))
@@ -118,6 +126,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else f"cannot read {error.filename}: {reason}"
         )
         return BAD_INPUT
+
+
+@contextmanager
+def _uncaught_errors_as_text() -> Iterator[None]:
+    """Let ranks of a launcher that end all processes print the reason like the command, and not as a traceback."""
+    hook = sys.excepthook
+
+    def print_reason(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, MeshlabError):
+            print_error(error_text(error))
+        elif isinstance(error, KeyboardInterrupt):
+            print_error("interrupted")
+        else:
+            hook(kind, error, trace)
+
+    sys.excepthook = print_reason
+    try:
+        yield
+    finally:
+        sys.excepthook = hook
 
 
 def join_axes(words: Sequence[str]) -> list[str]:

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# Variables with the rank and the size, and the launcher's name. The first match is the innermost launcher: torchrun runs
-# inside srun, and the ranks of Hydra below proxies that srun has started. For Slurm the size of the step, because a
-# batch script that is not run by srun also has SLURM_PROCID=0 and the size of the job.
+# Variables with the rank and the size, and the launcher's name. The first match is the innermost launcher: torchrun
+# runs inside srun, and the ranks of Hydra below proxies that srun has started. For Slurm the size of the step, because
+# a batch script that is not run by srun also has SLURM_PROCID=0 and the size of the job.
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "torchrun"),
     ("PMI_RANK", "PMI_SIZE", "mpiexec"),

@@ -97,7 +97,7 @@ def with_bounds(
 def _placement(rows: pd.DataFrame, cluster: ClusterLike | None, mesh: MeshLike | Placement | None) -> Placement:
     if isinstance(mesh, Placement):
         return as_placement(mesh, cluster)
-    target = as_mesh(mesh) if mesh is not None else DeviceMesh(ranks=int(rows["n_ranks"].max()))
+    target = as_mesh(mesh) if mesh is not None else DeviceMesh(dp=int(rows["n_ranks"].max()))
     return as_placement(target, grown(cluster, target))
 
 

@@ -15,7 +15,7 @@ from meshlab.prediction._constants import CPUS
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._levels import DEVICE, HOST, INNER_LEVELS, NVLINK, Bools, Floats, Ints
-from meshlab.topology.model._links import NEAR, Distance
+from meshlab.topology.model._links import FABRICS, NEAR, Distance
 from meshlab.topology.placement._axis_keys import AxisCache
 from meshlab.topology.placement._crossings import Crossings, cross, uplink_gbs
 from meshlab.topology.placement._flows import flows_of
@@ -23,6 +23,9 @@ from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._rank_map import RankMap
 
 Longs = npt.NDArray[np.int64]
+
+FABRIC_KINDS = tuple(FABRICS)
+"""The kinds of networks, in the order of `GroupLinks.fabric`."""
 
 _HOP_US = 2.7  # the network hop that NCCL's figures contain (NVIDIA/nccl src/graph/tuning.cc, LL ring)
 
@@ -74,6 +77,8 @@ class GroupLinks:
         bool: whether NCCL would use the LL128 protocol.
     cpu : numpy.ndarray
         int8: index into `meshlab.prediction._constants.CPUS`.
+    fabric : numpy.ndarray
+        int8: kind of the network between domains, an index into `FABRIC_KINDS`. -1 if the group stays in one domain.
     """
 
     n_ranks: Ints
@@ -97,6 +102,7 @@ class GroupLinks:
     network_latency_us: Floats
     has_ll128: npt.NDArray[np.bool_]
     cpu: npt.NDArray[np.int8]
+    fabric: npt.NDArray[np.int8]
 
     @classmethod
     def of(cls, placement: Placement, axis: str | Sequence[str]) -> tuple[GroupLinks, Ints]:
@@ -275,6 +281,7 @@ class _Host:
     pcie_gbs: float
     has_near_nics: bool
     cpu: int
+    fabric: int
 
     @classmethod
     def of(cls, node: Node) -> _Host:
@@ -284,6 +291,11 @@ class _Host:
             raise TopologyError(
                 f"{node.name} has CPU slots instead of GPUs, and there is no cost model for collectives on CPUs",
                 hint="measure a few sizes and calibrate the prediction with the results, or use a cluster with GPUs",
+            )
+        if any(device.backend == "rocm" for device in node.devices):
+            raise TopologyError(
+                f"{node.name} has GPUs of AMD, and there is no cost model of RCCL",
+                hint="compare with published curves instead: ml.judge(log), or ml.analysis.published('MI300X')",
             )
         if None in versions:
             raise TopologyError(
@@ -308,6 +320,8 @@ class _Host:
             pcie_gbs=float(np.nanmin([*(device.pcie_gbs for device in node.devices), np.inf])),
             has_near_nics=near_enough,
             cpu=CPUS.index("amd" if amd else "intel" if "INTEL" in vendor.upper() else "other"),
+            # The slowest kind, if there are several.
+            fabric=max((FABRIC_KINDS.index(node.nics[k].fabric) for k in near_nics), default=0),
         )
 
 
@@ -385,6 +399,7 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
         network_latency_us=np.where(leaves, extra[crossings.worst_level], 0.0),
         has_ll128=(capability >= 70) & (is_nvlink | ~has_inner) & (~leaves | (lowest("has_near_nics") > 0)),
         cpu=lowest("cpu").astype(np.int8),
+        fabric=np.where(leaves, lowest("fabric"), -1).astype(np.int8),
     )
 
 
@@ -468,7 +483,7 @@ def _distinct(links: GroupLinks) -> tuple[GroupLinks, Ints]:
     if np.all(columns == columns[:, :1]):
         return links.rows(slice(0, 1)), np.zeros(len(links), dtype=np.int32)
     # One float per row is several times faster to sort than rows. Irrational weights keep different rows apart.
-    primes = [2.0, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73]
+    primes = [2.0, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79]
     key = np.sqrt(primes)[: len(columns)] @ columns
     _, first, number = np.unique(key.round(6), return_index=True, return_inverse=True)
     order = np.empty(len(first), dtype=np.int32)
@@ -484,13 +499,14 @@ def concatenate(parts: Sequence[GroupLinks]) -> GroupLinks:
 # -- the table by size and stride --------------------------------------------------------------------------------------
 
 
-def _latencies(cluster: Cluster) -> tuple[float | None, ...]:
+def _latencies(cluster: Cluster) -> tuple[float | str | None, ...]:
     """Return the part of a cache's key that the fingerprint, by which clusters are compared, does not contain."""
-    return tuple(level.latency_us for level in cluster.levels)
+    kinds = {nic.fabric for node in cluster.templates for nic in node.nics}
+    return (*(level.latency_us for level in cluster.levels), *sorted(kinds))
 
 
 @functools.lru_cache(maxsize=8)
-def _table(cluster: Cluster, latencies: tuple[float | None, ...], world_size: int) -> LinkTable:
+def _table(cluster: Cluster, latencies: tuple[float | str | None, ...], world_size: int) -> LinkTable:
     numbers = divisors(world_size)
     # Sorted by size and stride, as `LinkTable.index` expects.
     pairs = [(1, 1)] + [(n, s) for n in numbers[1:] for s in numbers if world_size % (n * s) == 0]
@@ -505,7 +521,7 @@ def _table(cluster: Cluster, latencies: tuple[float | None, ...], world_size: in
 
 
 @functools.lru_cache(maxsize=2)
-def _rank_map(cluster: Cluster, latencies: tuple[float | None, ...], world_size: int) -> RankMap:
+def _rank_map(cluster: Cluster, latencies: tuple[float | str | None, ...], world_size: int) -> RankMap:
     return RankMap.of(cluster, np.arange(world_size, dtype=np.int32))
 
 
@@ -647,6 +663,7 @@ class _Nested:
             network_latency_us=np.where(leaves, self.latency_us, 0.0),
             has_ll128=(host.compute_capability >= 70) & (~leaves | host.has_near_nics),
             cpu=np.full(count, host.cpu, dtype=np.int8),
+            fabric=np.where(leaves, host.fabric, -1).astype(np.int8),
         )
 
     def _shares(self, on_host: Longs, strides: Longs) -> tuple[Longs, Floats, Floats, Floats]:

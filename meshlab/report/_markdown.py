@@ -58,6 +58,7 @@ def markdown_page(
             lines += _titled(table)
     if content.expected is not None:
         lines += ["## Expected performance", "", *_rendered(content.expected)]
+        lines += [] if content.published is None else _titled(content.published)
     if content.loads:
         lines += [f"## {content.loads_title}", "", *gallery(drawn.matrices)]
         for table in content.loads:

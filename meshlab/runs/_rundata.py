@@ -533,8 +533,10 @@ class RunData:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False) -> Path:
+    def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False, csv: bool = False) -> Path:
         """Write the run to a folder, with the frames as Parquet and CSV and everything else as JSON.
+
+        From 50,000 samples on, ``samples.csv`` is only written if `csv` is True. All functions read the Parquet file.
 
         The folder holds either the earlier run or this one at every moment, also if the process is killed. `load`
         checks the files against the digests in ``run.json``.
@@ -547,6 +549,8 @@ class RunData:
             If True, replace a different run in the folder, with its report and figures. Other files stay.
         redact : bool, default False
             If True, write hashes instead of names, addresses and secrets, see `redacted`.
+        csv : bool, default False
+            If True, write the samples as CSV too, regardless of their number. A million of them take 100 MiB and 10 s.
 
         Returns
         -------
@@ -570,7 +574,7 @@ class RunData:
         """
         from meshlab.runs._store import save
 
-        return save(self.redacted() if redact else self, folder, overwrite=overwrite)
+        return save(self.redacted() if redact else self, folder, overwrite=overwrite, csv=csv)
 
     @staticmethod
     def load(folder: str | Path) -> RunData:
@@ -587,7 +591,7 @@ class RunData:
             The run without engines. If its process was killed, the state is ``interrupted``, and the run has all steps
             that were measured completely. If it is still being measured, the state is ``running`` or ``paused``, and
             the run no longer grows. If a Parquet file is corrupt or missing, the CSV file next to it is read,
-            with a warning and a note in the log.
+            if there is one, with a warning and a note in the log.
 
         Raises
         ------

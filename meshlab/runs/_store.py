@@ -1,8 +1,8 @@
 """Runs on disk, and the conversion of all supported sources into frames.
 
-A run is a folder: its frames as Parquet (and as CSV, for other tools), everything else as JSON. ``run.json`` has the
-digests of the other files, and replacing it replaces the run (see `meshlab.base._folders`). While a run is measured,
-it also has a journal with the rows since ``run.json`` was written.
+A run is a folder: its frames as Parquet (and as CSV for other tools, unless there are many samples), everything else as
+JSON. ``run.json`` has the digests of the other files, and replacing it replaces the run (see `meshlab.base._folders`).
+While a run is measured, it also has a journal with the rows since ``run.json`` was written.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ _KINDS = ("results", "samples")
 _FRAMES = tuple(f"{name}.{suffix}" for name in _KINDS for suffix in ("parquet", "csv"))
 _JOURNALS = "steps-*.jsonl"
 _MOST_READS = 100  # of a run that is replaced while it is read
+_MANY_SAMPLES = 50_000  # as CSV they take ten times as long and five times as much space as Parquet
 _FIGURES = ("membership", "topology", "bandwidth", "latency", "matrix")
 _REPORTS = ("report.html", "report.md", "report-nodes.png", *(f"report-{kind}-*.png" for kind in _FIGURES))
 
@@ -257,10 +258,10 @@ def is_being_measured(folder: str | Path) -> bool:
     return isinstance(name, str) and is_journal_open(locate(Path(folder), Path(name).name))
 
 
-def save(run: RunData, folder: str | Path, *, overwrite: bool = False) -> Path:
+def save(run: RunData, folder: str | Path, *, overwrite: bool = False, csv: bool = False) -> Path:
     """Write a run to a folder. See `RunData.save`."""
     check_free(folder, run.run_id, overwrite=overwrite)
-    with _staged_run(run, Path(folder), run.snapshot()):
+    with _staged_run(run, Path(folder), run.snapshot(), csv=csv):
         pass
     return Path(folder)
 
@@ -314,7 +315,12 @@ def remove(folder: Path, run_id: str) -> None:
 
 @contextmanager
 def _staged_run(
-    run: RunData, folder: Path, snapshot: tuple[pd.DataFrame, pd.DataFrame, Any], journal: str | None = None
+    run: RunData,
+    folder: Path,
+    snapshot: tuple[pd.DataFrame, pd.DataFrame, Any],
+    *,
+    journal: str | None = None,
+    csv: bool = False,
 ) -> Iterator[Path]:
     """Replace the run in a folder after the block, which may write a journal to the hidden subfolder that it gets."""
     # The report of a different run is removed with that run.
@@ -324,7 +330,8 @@ def _staged_run(
         # A run that is going to be measured often has no rows yet.
         for name, frame in frames.items() if journal is None or len(frames["results"]) else ():
             frame_to_parquet(frame, stage / f"{name}.parquet")
-            frame_to_csv(frame, stage / f"{name}.csv")
+            if csv or name == "results" or len(frame) < _MANY_SAMPLES:
+                frame_to_csv(frame, stage / f"{name}.csv")
         document = to_document(run) | {
             "n_rows": {name: len(frame) for name, frame in frames.items()},
             "files": {path.name: digest_of(path.read_bytes()) for path in sorted(stage.iterdir())},
@@ -508,9 +515,10 @@ def _read_frame(
     try:
         frame = _read_file(folder, csv, columns, n_rows, digests, frame_from_csv)
     except (OSError, ParseError):
+        was_written = digests is None or csv in digests
+        other = f"{csv} next to it is not complete either" if was_written else f"the run was saved without {csv}"
         raise ParseError(
-            f"the file {trouble}, and {csv} next to it is not complete either; copy the folder again, or measure again",
-            file=str(folder / parquet),
+            f"the file {trouble}, and {other}; copy the folder again, or measure again", file=str(folder / parquet)
         ) from cause
     note = f"{parquet} {trouble}; its rows were read from {csv}"
     notes.append(note)

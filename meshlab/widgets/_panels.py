@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_KINDS = 8
-_VENDORS = {"aws": "AWS", "azure": "Azure", "gcp": "Google", "pcie": "Other", "tapered": "Other"}
+_VENDORS = {
+    "mi300x": "AMD",
+    "aws": "AWS",
+    "azure": "Azure",
+    "gcp": "Google",
+    "oci": "Oracle",
+    **dict.fromkeys(("pcie", "tapered", "polaris"), "Other"),
+}
+_ORDER = ("NVIDIA", "AMD", "AWS", "Azure", "Google", "Oracle", "Other")
 
 
 def preset_groups() -> list[tuple[str, list[tuple[str, str]]]]:
@@ -34,7 +42,7 @@ def preset_groups() -> list[tuple[str, list[tuple[str, str]]]]:
     groups: dict[str, list[tuple[str, str]]] = {}
     for name, preset in PRESETS.items():
         groups.setdefault(_VENDORS.get(name.partition("-")[0], "NVIDIA"), []).append((name, preset.title))
-    return sorted(groups.items(), key=lambda group: ("NVIDIA", "AWS", "Azure", "Google", "Other").index(group[0]))
+    return sorted(groups.items(), key=lambda group: _ORDER.index(group[0]))
 
 
 def number_text(dial: str, value: float | None) -> str:

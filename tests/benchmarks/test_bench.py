@@ -148,3 +148,40 @@ def test_results_of_a_thousand_steps(benchmark: Any, make_results: Any) -> None:
     rows = 4 * rows_of_results(make_results())
     benchmark.extra_info["rows"] = len(rows)
     benchmark(lambda: results_frame(rows, fixed={}, attrs={}))
+
+
+def test_a_run_of_a_thousand_ranks_is_saved(benchmark: Any, tmp_path: Path) -> None:
+    """27 sizes with 40 batches on 128 groups of 8 ranks: 3,456 rows, and 1.1 million samples."""
+    run = _run_of(n_ranks=1024, n_sizes=27, n_batches=40)
+    benchmark.extra_info |= {"rows": len(run.results), "samples": len(run.samples)}
+    benchmark.pedantic(lambda: run.save(tmp_path / "run"), rounds=3)
+    mebibytes = sum(file.stat().st_size for file in (tmp_path / "run").iterdir()) / (1 << 20)
+    print(f"\n    {len(run.samples):,} samples: {mebibytes:.0f} MiB")
+    assert benchmark.stats.stats.min < 2.0
+
+
+def _run_of(n_ranks: int, n_sizes: int, n_batches: int) -> RunData:
+    """Return a run with random times: an all_reduce in groups of eight ranks."""
+    mesh = ml.DeviceMesh(f"dp={n_ranks // 8}, tp=8")
+    sampling = Sampling(min_batches=n_batches, max_batches=n_batches)
+    run = RunData(ml.Plan("all_reduce", "tp", sampling=sampling), mesh, run_id="large", source="mpi", where="MPI")
+    times = np.random.default_rng(0)
+    shape = n_ranks, n_batches
+    ranks = np.broadcast_to(np.arange(n_ranks)[:, None], shape).ravel()
+    call = {"launch": 0, "axis": "tp", "grouping": "together", "status": "ok"}
+    for step in range(n_sizes):
+        size = {"collective": "all_reduce", "op": "sum", "dtype": "float32", "n_ranks": 8, "size_bytes": 1024 << step}
+        rows = [{**call, **size, "step": step, "group": group.name, "time_us": 1.0} for group in mesh["tp"]]
+        samples = {
+            **{name: np.full(ranks.size, value, dtype=object) for name, value in call.items() if name != "launch"},
+            "launch": np.zeros(ranks.size, dtype=np.int64),
+            "step": np.full(ranks.size, step),
+            "group": np.array([f"tp_{index}" for index in range(n_ranks // 8)], dtype=object)[ranks // 8],
+            "rank": ranks,
+            "batch": np.broadcast_to(np.arange(n_batches), shape).ravel(),
+            "calls": np.ones(ranks.size, dtype=np.int64),
+            "time_us": times.uniform(1, 100, ranks.size),
+            "is_warmup": np.zeros(ranks.size, dtype=np.bool_),
+        }
+        run.add(rows, [samples])
+    return run

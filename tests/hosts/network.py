@@ -225,7 +225,9 @@ class Hosts(Mapping[str, Host]):
         self.shared = folder / "shared"
         self.files = folder / "etc"
         self.environment = _environment(self.shared)
-        self._keep = _outermost([self.shared, self.files, ROOT, Path(sys.prefix), Path(sys.base_prefix), *keep])
+        imported = [Path(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+        python = [Path(sys.prefix), Path(sys.base_prefix), *filter(Path.is_dir, imported)]
+        self._keep = _outermost([self.shared, self.files, ROOT, *python, *keep])
         self._names = tuple(names)
         self._hosts: dict[str, Host] = {}
         self._switch: Namespace | None = None
@@ -355,6 +357,9 @@ def _environment(shared: Path) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT),
         "IPYTHONDIR": str(shared / "ipython"),
+        # Debian's Slurm loses parts of UCX's addresses, which are long, if the machine is busy.
+        "MPIR_CVAR_CH4_NETMOD": "ofi",
+        "FI_PROVIDER": "tcp",
     }
 
 

@@ -22,11 +22,12 @@ from meshlab.topology.placement._placement import Placement, place
 from tests.examples import examples
 
 FAULTS = ("healthy", "NIC", "device")
+MODELLED = [name for name in PRESETS if "mi300x" not in name]  # RCCL has no model
 
 
 @functools.cache
 def cluster_of(name: str, nodes: int, fault: str) -> ml.Cluster:
-    racks = {"nodes_per_rack": 2} if name == "gb200-nvl72" else {}
+    racks = {"nodes_per_rack": 2} if PRESETS[name].fabric.rack > 1 else {}
     network = {"nodes_per_leaf": 2, "nodes_per_pod": 4, "rails": 8} if name == "tapered-h100" else {}
     cluster = ml.preset(name, nodes=nodes, **racks, **network)
     if fault == "NIC" and nodes > 1:
@@ -49,7 +50,7 @@ def check_axis(placement: Placement, axis: str, collective: str, size: int) -> N
 @settings(max_examples=examples(120), deadline=None)
 @given(data=st.data())
 def test_no_link_is_busier_than_the_predicted_call(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(list(PRESETS)))
+    name = data.draw(st.sampled_from(MODELLED))
     nodes = data.draw(st.sampled_from([1, 2, 3, 4, 6, 16]))
     cluster = cluster_of(name, nodes, data.draw(st.sampled_from(FAULTS)))
     n = cluster.n_devices
@@ -63,7 +64,7 @@ def test_no_link_is_busier_than_the_predicted_call(data: st.DataObject) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", MODELLED)
 def test_no_link_of_a_preset_is_busier_than_the_predicted_call(name: str) -> None:
     for fault in FAULTS:
         cluster = cluster_of(name, 4, fault)

@@ -324,3 +324,34 @@ def test_a_run_is_relabelled_and_removed_in_its_folder(thread_engines: Any, tmp_
     other = run.save(tmp_path / "second")
     remove(other, run.run_id)
     assert not other.exists()
+
+
+@pytest.fixture(scope="module")
+def many_samples() -> RunData:
+    """A run whose samples are too many for a CSV file that nobody has asked for."""
+    run = ml.Run.load(OLD)
+    document, samples = to_document(run), run.samples
+    document["calibration"] = None
+    repeated = pd.concat([samples] * (50_000 // len(samples) + 1), ignore_index=True).iloc[:50_000]
+    return from_document(document, run.plan, run.mesh, run.results, repeated)
+
+
+def test_many_samples_are_only_in_parquet_unless_csv_is_requested(many_samples: RunData, tmp_path: Path) -> None:
+    folder = many_samples.save(tmp_path / "run")
+    others = {"run.json", "results.parquet", "results.csv", "samples.parquet"}
+    assert {file.name for file in folder.iterdir()} == others
+    pd.testing.assert_frame_equal(load(folder).samples, many_samples.samples)
+    many_samples.save(folder, csv=True)
+    assert {file.name for file in folder.iterdir()} == {*others, "samples.csv"}
+    (folder / "samples.parquet").unlink()
+    pd.testing.assert_frame_equal(load(folder).samples, many_samples.samples)
+    many_samples.save(folder)
+    assert {file.name for file in folder.iterdir()} == others
+
+
+def test_many_samples_without_their_file_raise_a_readable_error(many_samples: RunData, tmp_path: Path) -> None:
+    folder = many_samples.save(tmp_path / "run")
+    (folder / "samples.parquet").unlink()
+    message = r"samples.parquet: the file is missing, and the run was saved without samples.csv; copy the folder again"
+    with pytest.raises(ParseError, match=message):
+        load(folder)

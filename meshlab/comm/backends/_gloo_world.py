@@ -1,10 +1,12 @@
-"""The rendezvous and the connections of the ranks of Gloo. Only this module imports torch."""
+"""The rendezvous and the connections of the ranks of Gloo. Only this module and `_torch_kernels` import torch."""
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,11 @@ from meshlab.comm._communicator import Communicator
 
 # Gloo gives up a call after this time, and closes its connections. It is longer than any deadline of the client.
 _TIMEOUT = timedelta(days=1)
+
+_POLL_S = 0.002  # interval at which ranks look for others
+
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+_MOST_ADDRESSES = 16  # of a host, that it offers to the others
 
 INSTALL = "run pip install '.[gloo]' in meshlab's folder (the CPU build of torch is enough), or use another backend"
 
@@ -63,27 +70,84 @@ def _serve_store(address: str) -> tuple[Any, int]:
     return store, port
 
 
-def _reachable_address() -> str:
-    """Return the IPv4 address of the interface in GLOO_SOCKET_IFNAME, or else of the route to other networks."""
+def _own_addresses() -> dict[str, str]:
+    """Return the network interface of each IPv4 address of this host that is not a loopback address."""
     import psutil
 
-    chosen = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
-    for address in psutil.net_if_addrs().get(chosen, ()):
-        if address.family == socket.AF_INET:
-            return str(address.address)
+    states = psutil.net_if_stats()
+    return {
+        address.address: interface
+        for interface, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if address.family == socket.AF_INET
+        and not ipaddress.IPv4Address(address.address).is_loopback
+        and interface in states
+        and states[interface].isup
+    }
+
+
+def _chosen_interface() -> str | None:
+    """Return the network interface in GLOO_SOCKET_IFNAME, or None if it is not set."""
+    interface = os.environ.get(_INTERFACE, "").split(",")[0]
+    if not interface:
+        return None
+    interfaces = _own_addresses().values()
+    if interface not in interfaces:
+        raise CommunicatorError(
+            f"{_INTERFACE}={interface}: {socket.gethostname()} has no such interface with an IPv4 address",
+            hint=f"choose one of {', '.join(sorted(set(interfaces))) or 'none'}",
+        )
+    return interface
+
+
+def _source_to(address: str) -> str | None:
+    """Return the address from which this host sends to another one. None without a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # of a network for documentation; a datagram socket sends nothing here
-            return str(probe.getsockname()[0])
-        except OSError as error:
-            raise CommunicatorError(
-                f"this host has no address that other hosts can reach: {error}",
-                hint="set GLOO_SOCKET_IFNAME to its network interface",
-            ) from error
+            probe.connect((address, 9))  # a datagram socket sends nothing here
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
 
 
-def shared_store(beside: Backend) -> tuple[Any, bool]:
-    """Return a store that rank 0 serves, and whether all ranks are on this host. They exchange its address."""
+def _reachable_address(peers: Sequence[str]) -> str:
+    """Return the address of the chosen interface, or else of the default route, or else of a route to the peers."""
+    own = _own_addresses()
+    chosen = _chosen_interface()
+    if chosen is not None:
+        return next(address for address, interface in own.items() if interface == chosen)
+    # The first one is of a network for documentation, which only the default route reaches.
+    for address in ("192.0.2.1", *peers):
+        source = _source_to(address)
+        if source in own:
+            return source
+    raise CommunicatorError(
+        f"{socket.gethostname()} has no address that the hosts of the other ranks can reach",
+        hint=f"set {_INTERFACE} to its network interface",
+    )
+
+
+def _interface_to(address: str) -> str:
+    """Return the interface for the connections of this rank, if rank 0 has an address."""
+    chosen = _chosen_interface()
+    if chosen is not None:
+        return chosen
+    own = _own_addresses()
+    # As Gloo does by default, unless the name leads to a loopback address, as in Debian's /etc/hosts.
+    with contextlib.suppress(OSError):
+        if (named := socket.gethostbyname(socket.gethostname())) in own:
+            return own[named]
+    source = address if address in own else _source_to(address)
+    if source in own:
+        return own[source]
+    raise CommunicatorError(
+        f"{socket.gethostname()} has no route to rank 0 at {address}",
+        hint=f"set {_INTERFACE} to the network interface of the hosts",
+    )
+
+
+def shared_store(beside: Backend) -> tuple[Any, str | None]:
+    """Return a store that rank 0 serves, and this rank's network interface, or None if all ranks are on this host."""
     comm = Communicator(beside, checks="off")
 
     def gather(numbers: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -91,18 +155,52 @@ def shared_store(beside: Backend) -> tuple[Any, bool]:
             gathered = comm.all_gather(comm.xp.asarray(numbers, dtype=np.int64))
             return comm.to_host(gathered).reshape(beside.size, -1)
 
-    is_local = len(set(gather([_host_number()]).ravel().tolist())) == 1
-    address, port, store = 0, 0, None
+    own = [int(ipaddress.IPv4Address(address)) for address in _own_addresses()][:_MOST_ADDRESSES]
+    hosts = gather([_host_number(), *own, *[0] * (_MOST_ADDRESSES - len(own))])
+    is_local = len(set(hosts[:, 0].tolist())) == 1
+    number, port, store = 0, 0, None
+    failure: CommunicatorError | None = None
     if beside.rank == 0:
-        text = "127.0.0.1" if is_local else _reachable_address()
-        store, port = _serve_store(text)
-        address = int(ipaddress.IPv4Address(text))
-    first = gather([address, port])[0]
+        others = hosts[hosts[:, 0] != hosts[0, 0], 1:]
+        peers = [str(ipaddress.IPv4Address(int(other))) for other in dict.fromkeys(others.ravel().tolist()) if other]
+        try:
+            text = "127.0.0.1" if is_local else _reachable_address(peers)
+            store, port = _serve_store(text)
+            number = int(ipaddress.IPv4Address(text))
+        except CommunicatorError as error:  # which the other ranks wait for
+            failure = error
+    number, port = (int(part) for part in gather([number, port])[0])
+    if failure is not None:
+        raise failure
+    if port == 0:
+        raise CommunicatorError("rank 0 has no address for the other ranks")
+    address = str(ipaddress.IPv4Address(number))
+    interface = None if is_local else _interface_to(address)
     if store is None:
-        store = load_torch().distributed.TCPStore(
-            str(ipaddress.IPv4Address(int(first[0]))), int(first[1]), is_master=False, wait_for_workers=False
-        )
-    return store, is_local
+        store = load_torch().distributed.TCPStore(address, port, is_master=False, wait_for_workers=False)
+    return store, interface
+
+
+_served: dict[bytes, Any] = {}
+"""The stores that this process serves, by their ids, until it opens its world."""
+
+
+def serve_store(peers: Sequence[str]) -> bytes:
+    """Serve a store for ranks on this host, and on hosts with the addresses `peers`. Return its address as an id."""
+    address = _reachable_address(peers) if peers else "127.0.0.1"
+    store, port = _serve_store(address)
+    unique_id = f"{address}:{port}".encode()
+    _served[unique_id] = store
+    return unique_id
+
+
+def store_at(unique_id: bytes) -> tuple[Any, str | None]:
+    """Return the store that has an id, and this rank's network interface, or None if all ranks are on one host."""
+    address, _, port = unique_id.decode().rpartition(":")
+    store = _served.pop(unique_id, None)
+    if store is None:
+        store = load_torch().distributed.TCPStore(address, int(port), is_master=False, wait_for_workers=False)
+    return store, None if ipaddress.IPv4Address(address).is_loopback else _interface_to(address)
 
 
 def _host_number() -> int:
@@ -119,10 +217,11 @@ class GlooWorld:
     """The store and the network that all communicators of a rank share."""
 
     store: Any
-    # True if all ranks are on this host. Gloo then uses only the loopback device, and otherwise the network interface
-    # in the environment variable GLOO_SOCKET_IFNAME, or else that of the host name.
-    is_local: bool
+    # None if all ranks are on this host. Gloo then uses only the loopback device.
+    interface: str | None
     while_waiting: Callable[[], object]
+    # Whether a rank that waits for others to open a group can be interrupted, which torch itself does not allow.
+    is_interruptible: bool = False
 
     def connect(self, prefix: str, rank: int, size: int) -> Any:
         """Return a new process group. All its ranks must call this with the same prefix."""
@@ -130,21 +229,30 @@ class GlooWorld:
         groups = c10d.ProcessGroupGloo
         options = groups._Options()
         options._timeout = _TIMEOUT
-        interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
         try:
-            if self.is_local:
+            if self.interface is None:
                 device = groups.create_device(hostname="127.0.0.1")
-            elif interface:
-                device = groups.create_device(interface=interface)
             else:
-                device = groups.create_default_device()
+                device = groups.create_device(interface=self.interface)
             options._devices = [device]
-            return groups(distributed.PrefixStore(prefix, self.store), rank, size, options)
+            store = distributed.PrefixStore(prefix, self.store)
+            if self.is_interruptible:
+                self._meet(store, rank, size)
+            return groups(store, rank, size, options)
         except RuntimeError as error:
+            way = "" if self.interface is None else f" over {self.interface}"
             raise CommunicatorError(
-                f"Gloo cannot connect the {size} ranks: {first_line(error)}",
-                hint="" if self.is_local else "set GLOO_SOCKET_IFNAME to the network interface of the hosts",
+                f"Gloo cannot connect the {size} ranks{way}: {first_line(error)}",
+                hint="" if self.interface is None else f"set {_INTERFACE} to the network interface of the hosts",
             ) from error
+
+    def _meet(self, store: Any, rank: int, size: int) -> None:
+        """Wait until all ranks of a group are about to open it."""
+        store.set(f"here {rank}", "")
+        ranks = [f"here {other}" for other in range(size)]
+        while not store.check(ranks):
+            self.while_waiting()
+            time.sleep(_POLL_S)
 
 
 def first_line(error: BaseException) -> str:

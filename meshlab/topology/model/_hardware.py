@@ -22,6 +22,7 @@ from meshlab.topology.model._links import (
     Distance,
     clique_numbers,
     distances,
+    fabric_of,
     nic_gbs,
     nvlink_counts,
     nvlink_gbs,
@@ -191,13 +192,18 @@ class Nic:
     numa: str | None = None
     """NUMA node."""
     link_layer: str | None = None
-    """``InfiniBand`` or ``Ethernet``."""
+    """``InfiniBand`` or ``Ethernet``, or in presets another kind of network, such as ``EFA`` or ``Slingshot``."""
     state: str | None = None
     """State as reported by the system, such as ``ACTIVE``."""
     is_connected: bool = True
     """False if its cable, or the switch at the other end, has failed."""
     rail: int | None = None
     """Rail of the switch at the other end. None for the rail of the devices that are near to it."""
+
+    @property
+    def fabric(self) -> str:
+        """Kind of the network: ``InfiniBand``, ``Ethernet`` (RoCE), ``EFA``, ``Slingshot``, ``TCPX`` or ``TCPXO``."""
+        return fabric_of(self.name, self.link_layer)
 
     @property
     def gbs(self) -> float:

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +58,37 @@ LINK_MEANINGS: Mapping[str, str] = MappingProxyType(
 
 NVLINK_GBS: Mapping[int, float] = MappingProxyType({60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1})
 """Measured GB/s of one NVLink in one direction, by ten times the compute capability (NVIDIA/nccl src/graph/topo.h)."""
+
+
+class FabricKind(NamedTuple):
+    """The latencies of a kind of network between hosts, in µs, with the measurements that they are from."""
+
+    hop_us: float  # of one hop of a ring with small messages; the first is NCCL's own figure
+    peer_us: float  # of an all_to_all for every rank in another host
+    source: str
+
+
+FABRICS: Mapping[str, FabricKind] = MappingProxyType(
+    {
+        # An all_to_all of 80 H100 in 10 hosts takes 240 µs more at 32 MiB than its bytes, and one of 8 or 32 A100 of
+        # Polaris takes 36 and 131 µs: 3.3 to 4 µs per rank in another host, in which the proxy posts two messages.
+        "InfiniBand": FabricKind(
+            2.7, 4.0, "NCCL's tuner (src/graph/tuning.cc); xxrjun/nccl-tests-cluster, 10 × 8 H100"
+        ),
+        # On two hosts a small all_reduce takes 44 instead of 25 µs, one on 1 GPU each 39 instead of 17, and an
+        # all_gather 55 instead of 23: 9, 11 and 32 µs per hop, of which this is the median beyond InfiniBand.
+        "Ethernet": FabricKind(13.7, 4.0, "16 × H200 with BlueField-3; Google A3 Ultra with 16 × and 2 × H200"),
+        # The geometric mean of p5 (25) and p4de (72), for machines without their own figure.
+        "EFA": FabricKind(42.0, 8.0, "aws-samples/awsome-distributed-training, p4de and p5"),
+        # No more than NCCL's own for messages of the first bytes. A far rank costs 4 to 23 µs in runs of 8 to 2,160.
+        "Slingshot": FabricKind(2.7, 9.0, "boeschf/nccl-benchmark-on-alps-2025; argonne-lcf/alcf-nccl-tests, Polaris"),
+        "TCPXO": FabricKind(52.0, 8.0, "two runs of A3 Mega, 16 × H100: 123 µs for 8 bytes"),
+        "TCPX": FabricKind(52.0, 8.0, "not published; that of TCPXO, its successor"),
+    }
+)
+"""The kinds of networks between hosts, by the words of `Nic.fabric`."""
+
+_FABRIC_OF_NAME = ((r"^rdmap|^efa", "EFA"), (r"^cxi|^hsn", "Slingshot"), (r"TCPXO|FasTrak", "TCPXO"), (r"TCPX", "TCPX"))
 
 _DISTANCE = {"X": Distance.SELF, "SOC": Distance.SYS, UNKNOWN: Distance.UNKNOWN} | {
     distance.name: distance for distance in Distance if Distance.PIX <= distance <= Distance.SYS
@@ -124,6 +156,12 @@ def pcie_gbs(generation: int | None, width: int | None = 16) -> float:
 def nic_gbs(gbits: float | None) -> float:
     """Return the GB/s of a NIC in one direction: 12 per 100 Gb/s of line rate, as NCCL assumes."""
     return float("nan") if not gbits else 0.12 * gbits
+
+
+def fabric_of(name: str, link_layer: str | None) -> str:
+    """Return the kind of network of a NIC, a key of `FABRICS`: InfiniBand if nothing shows another one."""
+    by_name = next((kind for words, kind in _FABRIC_OF_NAME if re.search(words, name, re.IGNORECASE)), None)
+    return by_name or (link_layer if link_layer in FABRICS else "InfiniBand")
 
 
 def socket_gbs(cpu_model: str | None) -> float:

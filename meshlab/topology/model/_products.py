@@ -14,18 +14,19 @@ class Product:
     """A GPU product."""
 
     name: str  # short name, such as ``"H100 80GB"``
-    compute_capability: tuple[int, int]  # major and minor version
+    compute_capability: tuple[int, int] | None  # major and minor version, None for GPUs of AMD
     memory_gib: int  # nominal memory in GiB
-    sm_count: int  # number of streaming multiprocessors
+    sm_count: int  # number of streaming multiprocessors, or of AMD's compute units
     nvlinks: int  # number of NVLinks, 0 if the product has none
     pcie_generation: int  # highest supported PCIe generation
-    pci_id: str  # PCI device ID under vendor 0x10de
+    pci_id: str = ""  # PCI device ID under vendor 0x10de, empty if unknown
 
     def device(self, number: int, *, numa: str | None = None, cpus: str | None = None) -> Device:
         """Return a device of this product with the given index in its host."""
         return Device(
             id=number,
             name=self.name,
+            backend="rocm" if self.compute_capability is None else "cuda",
             memory_bytes=self.memory_gib * 2**30,
             sm_count=self.sm_count,
             compute_capability=self.compute_capability,
@@ -55,10 +56,17 @@ PRODUCTS = (
     Product("GH200 96GB", (9, 0), 96, 132, 18, 5, "0x2342"),
     Product("B200", (10, 0), 180, 148, 18, 5, "0x2901"),
     Product("GB200", (10, 0), 186, 152, 18, 5, "0x2941"),
+    Product("B300", (10, 3), 288, 148, 18, 6),
+    Product("GB300", (10, 3), 288, 152, 18, 6),
+    Product("GB10", (12, 1), 128, 48, 0, 5),
+    Product("RTX PRO 6000", (12, 0), 96, 188, 0, 5),
+    Product("RTX 5090", (12, 0), 32, 170, 0, 5),
+    Product("RTX 4090", (8, 9), 24, 128, 0, 4),
+    Product("MI300X", None, 192, 304, 0, 5),
 )
 """The products that readers and presets recognise."""
 
-_BY_PCI = {product.pci_id: product for product in PRODUCTS}
+_BY_PCI = {product.pci_id: product for product in PRODUCTS if product.pci_id}
 
 
 def find_product(name: str) -> Product:
@@ -91,6 +99,26 @@ def is_bridged(name: str) -> bool:
 def models_in(name: str) -> set[str]:
     """Return the models in the name of a GPU, such as H100. Memory and form factor are not models."""
     return set(_MODEL.findall(name))
+
+
+_SERIES = re.compile(r"\bRTX (?:PRO )?\d{4}D?(?: Ada| Ti| SUPER| D\b)*|\b\d{4}\b", re.IGNORECASE)
+_CARD = re.compile(r"\bNVL\b|\bPCIe\b|-PCIE-", re.IGNORECASE)
+
+
+def gpu_model(name: str) -> str:
+    """Return the model of a GPU with its form factor and without its memory. An unknown name is returned unchanged.
+
+    Examples
+    --------
+    >>> gpu_model("NVIDIA A100-SXM4-40GB"), gpu_model("NVIDIA A100 80GB PCIe"), gpu_model("NVIDIA GeForce RTX 4090")
+    ('A100', 'A100 PCIe', 'RTX 4090')
+    """
+    if series := _SERIES.search(name):
+        return series[0] if " " in series[0] else f"RTX {series[0]}"
+    if not (models := _MODEL.findall(name)):
+        return name
+    card = _CARD.search(name)
+    return models[0] if card is None else f"{models[0]} {'NVL' if card[0].upper() == 'NVL' else 'PCIe'}"
 
 
 def capability_of(name: str) -> tuple[int, int] | None:

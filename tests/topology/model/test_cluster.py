@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import meshlab as ml
 from meshlab.base._errors import TopologyError
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Node
@@ -164,7 +165,53 @@ def test_preset_has_the_size_of_the_machine() -> None:
     assert (preset("gb200-nvl72").n_nodes, preset("gb200-nvl72").n_devices) == (18, 72)
     assert np.ptp(preset("gb200-nvl72").domain("nvlink")) == 0
     assert preset("gb200-nvl72", nodes=1).n_devices == 4
-    assert {preset(name).n_nodes for name in PRESETS if name != "gb200-nvl72"} == {1}
+    racks = {"gb200-nvl72", "gb300-nvl72", "gcp-a4x", "gcp-a4x-max"}
+    assert {preset(name).n_nodes for name in racks} == {18}
+    assert {preset(name).n_nodes for name in PRESETS if name not in racks} == {1}
+
+
+@pytest.mark.parametrize("name", list(PRESETS)[list(PRESETS).index("dgx-b300") : list(PRESETS).index("superpod-h100")])
+def test_sources_name_the_facts_of_gpus_nics_cpus_and_network(name: str) -> None:
+    source = PRESETS[name].source
+    if name.startswith("hgx"):
+        assert "not a specific product" in source
+    else:
+        assert all(word in source for word in ("GPUs: ", "NICs: ", "CPUs and memory: ", "network"))
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "devices", "nics", "gbits"),
+    [
+        ("aws-p5en", "H200", 8, 16, 200),
+        ("aws-p6-b200", "B200", 8, 8, 400),
+        ("aws-p6-b300", "B300", 8, 16, 400),
+        ("dgx-b300", "B300", 8, 8, 800),
+        ("gb300-nvl72", "GB300", 4, 4, 800),
+        ("dgx-spark", "GB10", 1, 2, 100),
+        ("mi300x", "MI300X", 8, 8, 400),
+        ("azure-nd-a100-v4", "A100 40GB", 8, 8, 200),
+        ("gcp-a3-ultra", "H200", 8, 8, 400),
+        ("gcp-a4", "B200", 8, 8, 400),
+        ("gcp-a4x", "GB200", 4, 4, 400),
+        ("gcp-a4x-max", "GB300", 4, 4, 800),
+        ("oci-h100", "H100 80GB", 8, 16, 200),
+        ("oci-b4", "A100 40GB", 8, 16, 100),
+        ("hgx-h100-4nic", "H100 80GB", 8, 4, 400),
+        ("polaris", "A100 40GB", 4, 2, 200),
+    ],
+)
+def test_presets_have_the_stated_parts(name: str, gpu: str, devices: int, nics: int, gbits: int) -> None:
+    node = preset(name, nodes=1).templates[0]
+    assert [device.name for device in node.devices] == [gpu] * devices
+    assert [nic.gbits for nic in node.nics] == [gbits] * nics
+
+
+def test_the_links_of_amd_have_no_model() -> None:
+    cluster = preset("mi300x", nodes=2)
+    assert cluster.templates[0].devices[0].backend == "rocm"
+    assert "xGMI" in cluster.templates[0].notes[0]
+    with pytest.raises(TopologyError, match="no cost model of RCCL"):
+        ml.predict("dp=16", cluster, "all_reduce").frame()
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -243,8 +290,8 @@ def test_products_are_found_by_name_prefix_and_pci_id() -> None:
     assert find_product("a100 80").sm_count == 108
     assert product_of_pci("0x10de", "0x2335") is find_product("H200")
     assert product_of_pci("0x1002", "0x2335") is None
-    with pytest.raises(TopologyError, match="unknown GPU product 'MI300X'; choose one of V100"):
-        find_product("MI300X")
+    with pytest.raises(TopologyError, match="unknown GPU product 'MI250X'; choose one of V100"):
+        find_product("MI250X")
 
 
 def test_hosts_without_gpus_get_cpu_slots() -> None:

@@ -28,7 +28,8 @@ from meshlab.topology.placement._scene import scene_of
 from tests.examples import examples
 
 SIZE = 1 << 20
-MACHINES = {name: 18 if name == "gb200-nvl72" else 4 for name in ml.topology.PRESETS}
+HOSTS = {"gb200-nvl72": 18, "gb300-nvl72": 18, "gcp-a4x": 18, "gcp-a4x-max": 18, "dgx-spark": 8}
+MACHINES = {name: HOSTS.get(name, 4) for name in ml.topology.PRESETS if "mi300x" not in name}
 MESHES = [
     "dp=-1, tp=8", "dp=-1, tp=4", "dp=-1, tp=2", "pp=4, dp=-1, tp=2", "pp=2, dp=-1, tp=4", "dp=2, cp=2, tp=-1",
     "tp=8, dp=-1", "tp=4, dp=-1", "tp=-1", "pp=4, tp=-1", "dp=-1, ep=4", "ep=2, dp=-1",
