@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -79,6 +80,12 @@ class Limits:
     latency: float
     transfer: float
     least_us: float  # a smaller difference does not count
+    suspicion: float = math.inf  # the factor of a first measurement, after which a second one decides, if it is smaller
+
+    @property
+    def of_first(self) -> Limits:
+        """The limits of a first measurement."""
+        return replace(self, latency=min(self.latency, self.suspicion), transfer=min(self.transfer, self.suspicion))
 
     def most(self, usual_us: float, factor: float) -> float:
         """Return the longest time that is not slow if the usual one takes `usual_us`."""
@@ -87,7 +94,7 @@ class Limits:
 
 # On a CPU, ranks wait for cores for about a time slice, so that only the fastest batches are comparable, and only large
 # differences count.
-CPU_LIMITS = Limits("min_us", 4.0, 4.0, 1000.0)
+CPU_LIMITS = Limits("min_us", 3.0, 3.0, 1000.0, 2.0)
 # Paths through more switches take longer, but each host has a neighbour.
 GPU_LIMITS = Limits("time_us", 1.5, 1.25, 5.0)
 
@@ -138,6 +145,10 @@ class Paths:
     def most(self) -> float:
         """The longest time that is not slow."""
         return self.limits.most(self.reference, self.factor)
+
+    def fastest(self, other: Paths) -> Paths:
+        """Return the shorter times of two measurements, in which waits for a core are rarer than in each of them."""
+        return replace(self, times=np.fmin(self.times, other.times))
 
     def slow_parts(self) -> dict[SlowPart, float]:
         """Return the slow hosts, and the slow rails and paths of the others, each with its time."""

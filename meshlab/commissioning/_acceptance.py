@@ -14,6 +14,7 @@ import numpy as np
 from meshlab.analysis._nodes import (
     CPU_LIMITS,
     GPU_LIMITS,
+    Limits,
     NodeComparison,
     Paths,
     SlowPart,
@@ -363,23 +364,26 @@ class _Acceptor:
 
     def _judge_fabric(self, run: RunData) -> _Judgement:
         """Fail if a host, a rail or a path between two hosts is slower than the others, in two measurements."""
-        paths, slow = self._slow_paths(run)
-        self._paths = paths
+        suspected = slow_parts(self._paths_in(run, self._limits.of_first))
+        self._paths = paths = self._paths_in(run, self._limits)
         if not paths:
             return "passed", ["No two ranks with the same index on their hosts were measured."]
         n_hosts = len(set(self._hosts))
         summary = f"Every two of {n_hosts} hosts exchanged messages{' on each rail' * (max(self._local_ranks) > 0)}."
         only = "Two hosts have one path, which cannot be compared with others." if n_hosts == 2 else ""
         sentences = [summary, *[only] * bool(only)]
-        if not slow:
+        if not suspected:
             return "passed", sentences
         try:
             repetition = self._bench(FABRIC_CONFIRMATION, run.plan)
             _wait(repetition)
         except MeshlabError as error:
             return "failed", [f"{error.message}."]
-        again = self._slow_paths(repetition)[1]
-        self._slow = {part: times for part, times in slow.items() if part in again}
+        again = {of_size.size_bytes: of_size for of_size in self._paths_in(repetition, self._limits)}
+        self._paths = [
+            of_size.fastest(again[of_size.size_bytes]) if of_size.size_bytes in again else of_size for of_size in paths
+        ]
+        self._slow = slow_parts(self._paths)
         if not self._slow:
             return "passed", [*sentences, "What was slow was as fast as the others when it was measured again."]
         named = list(self._slow.items())[:_MOST_NAMED]
@@ -389,9 +393,8 @@ class _Acceptor:
         texts = [f"{part}: {describe_slowness(part, times)}." for part, times in named]
         return "failed", [f"{names[:1].upper()}{names[1:]} {verb} SLOW in two measurements.", *texts]
 
-    def _slow_paths(self, run: RunData) -> tuple[list[Paths], dict[SlowPart, list[tuple[Paths, float]]]]:
-        paths = paths_between(run.results, self._hosts, self._local_ranks, self._limits)
-        return paths, slow_parts(paths)
+    def _paths_in(self, run: RunData, limits: Limits) -> list[Paths]:
+        return paths_between(run.results, self._hosts, self._local_ranks, limits)
 
     def _judge_nodes(self) -> _Finding:
         """Return a verdict on each host, from its own ranks, its paths to the others, and its hardware."""

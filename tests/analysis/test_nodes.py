@@ -121,9 +121,12 @@ def test_one_rail_of_two_hosts_is_compared_with_the_others() -> None:
 def test_noise_of_a_time_slice_names_nothing_twice_on_a_cpu(seed: int) -> None:
     # Times differ by factors of up to eight, by far less than a time slice.
     hosts = [f"h{k}" for k in range(5)]
-    first, second = (parts_of(hosts, usual, CPU_LIMITS, noise=0.5, seed=number) for number in (seed, 1000 + seed))
-    assert set(first) & set(second) == set()
-    assert not any(part.is_host for part in (*first, *second))
+    first, second = (
+        paths_between(*(results, hosts, local), CPU_LIMITS)
+        for results, local in (pairs_of(hosts, usual, 0.5, number) for number in (seed, 1000 + seed))
+    )
+    assert not any(part.is_host for part in slow_parts(first))
+    assert slow_parts([before.fastest(after) for before, after in zip(first, second, strict=True)]) == {}
 
 
 def test_verdicts_have_the_times_and_the_findings_of_each_host() -> None:

@@ -424,7 +424,7 @@ def plant_slow_host(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_slow_host_fails_alone_and_is_named_everywhere(
     three_hosts: ml.Engines, faster: None, plant_slow_host: Any, tmp_path: Path
 ) -> None:
-    plant_slow_host("n1", 1, 2)
+    plant_slow_host("n1", 1, 2, 3)
     found = accept(three_hosts, out=tmp_path / "a")
     assert found.mesh == ml.DeviceMesh(node=3, local=2)
     assert (outcomes(found)["fabric"], outcomes(found)["nodes"], outcomes(found)["pairs"]) == (
@@ -451,7 +451,7 @@ def test_a_slow_host_fails_alone_and_is_named_everywhere(
 
 @pytest.mark.full
 def test_a_host_that_was_slow_once_passes(three_hosts: ml.Engines, faster: None, plant_slow_host: Any) -> None:
-    plant_slow_host("n1", 1)
+    plant_slow_host("n1", 1, 2)
     found = accept(three_hosts)
     assert (outcomes(found)["fabric"], outcomes(found)["nodes"]) == ("passed", "passed")
     assert "when it was measured again" in " ".join(stage(found, "fabric").sentences)
