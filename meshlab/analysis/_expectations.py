@@ -31,6 +31,7 @@ from meshlab.prediction._bounds import with_bounds
 from meshlab.prediction._calibration import grown
 from meshlab.prediction._costs import COLLECTIVES
 from meshlab.prediction._predictions import BOUND_FROM, predict
+from meshlab.prediction._published import PublishedCurve
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import as_results
@@ -116,6 +117,16 @@ def expectations(
             row["of_published"] = row["busbw_gbs"] / published.median
         rows.append({"of_published": np.nan} | row | {"verdict": _verdict(row)})
     return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def runs_by_collective(expected: pd.DataFrame) -> dict[str, list[PublishedCurve]]:
+    """Return the published runs of the same machine in rows of `expectations`, each once, by collective."""
+    runs: dict[str, dict[str, PublishedCurve]] = {}
+    for collective, published in zip(expected["collective"], expected["published"], strict=True):
+        if published.basis in ("machine", "hosts"):
+            by_name = runs.setdefault(str(collective), {})
+            by_name |= {run.curve.curve: run.curve for run in published.runs if run.curve.curve not in by_name}
+    return {collective: list(by_name.values()) for collective, by_name in runs.items()}
 
 
 def _machine_of_axis(

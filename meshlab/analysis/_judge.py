@@ -237,8 +237,9 @@ def with_machine(source: Any) -> tuple[Any, MeasuredMachine | None]:
     if not isinstance(source, (Log, Section)):
         return source, None
     sections = (source,) if isinstance(source, Section) else source.sections
-    machines = {replace(machine_of_section(section, text), cluster=None) for section in sections if len(section.table)}
-    return source, machines.pop().with_cluster() if len(machines) == 1 else None
+    machines = [machine_of_section(section, text) for section in sections if len(section.table)]
+    is_one = len({replace(machine, cluster=None) for machine in machines}) == 1
+    return source, machines[0].with_cluster() if is_one else None
 
 
 @dataclass(frozen=True, slots=True)

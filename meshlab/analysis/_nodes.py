@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,12 +79,24 @@ class Limits:
     column: str
     latency: float
     transfer: float
+    least_us: float  # a smaller difference does not count
+    suspicion: float = math.inf  # the factor of a first measurement, after which a second one decides, if it is smaller
+
+    @property
+    def of_first(self) -> Limits:
+        """The limits of a first measurement."""
+        return replace(self, latency=min(self.latency, self.suspicion), transfer=min(self.transfer, self.suspicion))
+
+    def most(self, usual_us: float, factor: float) -> float:
+        """Return the longest time that is not slow if the usual one takes `usual_us`."""
+        return max(factor * usual_us, usual_us + self.least_us)
 
 
-# On a CPU, ranks wait for cores, so that only the fastest batches are comparable, and only large differences count.
-CPU_LIMITS = Limits("min_us", 4.0, 4.0)
+# On a CPU, ranks wait for cores for about a time slice, so that only the fastest batches are comparable, and only large
+# differences count.
+CPU_LIMITS = Limits("min_us", 3.0, 3.0, 1000.0, 2.0)
 # Paths through more switches take longer, but each host has a neighbour.
-GPU_LIMITS = Limits("time_us", 1.5, 1.25)
+GPU_LIMITS = Limits("time_us", 1.5, 1.25, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +123,8 @@ class Paths:
     size_bytes: int
     hosts: tuple[str, ...]
     times: Floats
-    limit: float
+    factor: float
+    limits: Limits
 
     @property
     def best(self) -> Floats:
@@ -127,9 +141,18 @@ class Paths:
         """The usual time of the best path of a host."""
         return _lower_median(self.of_host)
 
+    @property
+    def most(self) -> float:
+        """The longest time that is not slow."""
+        return self.limits.most(self.reference, self.factor)
+
+    def fastest(self, other: Paths) -> Paths:
+        """Return the shorter times of two measurements, in which waits for a core are rarer than in each of them."""
+        return replace(self, times=np.fmin(self.times, other.times))
+
     def slow_parts(self) -> dict[SlowPart, float]:
         """Return the slow hosts, and the slow rails and paths of the others, each with its time."""
-        most = self.limit * self.reference
+        most = self.most
         parts: dict[SlowPart, float] = {}
         is_slow = (self.of_host > most) & (len(self.hosts) >= _FEWEST)
         parts |= {SlowPart((self.hosts[h],)): float(self.of_host[h]) for h in np.flatnonzero(is_slow)}
@@ -139,6 +162,8 @@ class Paths:
         slow_rails = (of_rail > most) & (len(self.times) > 1) & (len(self.hosts) >= _FEWEST)
         parts |= {SlowPart((self.hosts[h],), int(rail)): float(of_rail[rail, h]) for rail, h in np.argwhere(slow_rails)}
         kept = np.where(slow_rails[:, :, None] | slow_rails[:, None, :] | ~is_fine, np.nan, self.times)
+        # Of many paths, some take far longer than the fastest ones by chance, so that their middle decides.
+        most = self.limits.most(_lower_median(kept), self.factor)
         with np.errstate(invalid="ignore"):
             found = [(rail, a, b) for rail, a, b in np.argwhere(kept > most) if a < b]
         rails = {(a, b): [rail for rail, *ends in found if tuple(ends) == (a, b)] for _, a, b in found}
@@ -166,8 +191,8 @@ def paths_between(
             if first != second and rail == local_ranks[b]:
                 time = np.fmin(times[rail, first, second], float(time_us))
                 times[rail, first, second] = times[rail, second, first] = time
-        limit = limits.latency if size == sizes[0] and len(sizes) > 1 else limits.transfer
-        found.append(Paths(size, names, times, limit))
+        factor = limits.latency if size == sizes[0] and len(sizes) > 1 else limits.transfer
+        found.append(Paths(size, names, times, factor, limits))
     return [paths for paths in found if np.isfinite(paths.times).any()]
 
 
@@ -181,12 +206,12 @@ def slow_parts(paths: Sequence[Paths]) -> dict[SlowPart, list[tuple[Paths, float
     return {part: times for part, times in parts.items() if part.is_host or slow_hosts.isdisjoint(part.hosts)}
 
 
-def describe_part(part: SlowPart, times: Sequence[tuple[Paths, float]]) -> str:
+def describe_slowness(part: SlowPart, times: Sequence[tuple[Paths, float]]) -> str:
     """Describe how slow a part is, at the size at which it is the slowest."""
     paths, time_us = max(times, key=lambda item: item[1] / item[0].reference)
-    others = f"{time_us / paths.reference:.3g} times as long as on the others ({format_time_us(paths.reference)})"
-    subject = "messages to every other host" if part.is_host else "messages"
-    return f"{part}: {subject} of {format_size(paths.size_bytes)} take {format_time_us(time_us)}, {others}"
+    others = " to every other host" if part.is_host else ""
+    usual = f"{time_us / paths.reference:.3g} times as long as elsewhere ({format_time_us(paths.reference)})"
+    return f"{format_size(paths.size_bytes)} messages{others} take {format_time_us(time_us)}, {usual}"
 
 
 def times_alone(results: pd.DataFrame, mesh: DeviceMesh, hosts: Sequence[str], limits: Limits) -> dict[str, float]:
@@ -211,7 +236,7 @@ def slow_alone(times: Mapping[str, float], limits: Limits) -> dict[str, float]:
     if len(times) < 2:
         return {}
     usual = _lower_median(np.array(list(times.values())))
-    return {host: time_us / usual for host, time_us in times.items() if time_us > limits.transfer * usual}
+    return {host: time_us / usual for host, time_us in times.items() if time_us > limits.most(usual, limits.transfer)}
 
 
 def node_verdicts(
@@ -250,7 +275,7 @@ def compare_nodes(
         shown.hosts,
         tuple(map(tuple, shown.best.tolist())),
         shown.size_bytes,
-        tuple((int(a), int(b)) for a, b in np.argwhere(shown.best > shown.limit * shown.reference)) if parts else (),
+        tuple((int(a), int(b)) for a, b in np.argwhere(shown.best > shown.most)) if parts else (),
         f"Slow: {names} (others {usual})" if parts else f"No host, rail or path is slow (best path {usual})",
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshlab.base._backends import BACKENDS, GPU_BACKENDS, automatic_backend, check_backend
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS, PROCESS_BACKENDS, automatic_backend, check_backend
 from meshlab.base._errors import EngineError, did_you_mean
 from meshlab.base._hints import Argument, Hint
 from meshlab.comm._agreement import CHECKS, Checks
@@ -169,17 +169,29 @@ def count_gpus() -> int:
 
 
 def attach(
-    client: Any, *, checks: Checks = "first", deadline_s: float = _DEADLINE_S, timeout_s: float = 60.0
+    client: Any,
+    *,
+    backend: str = "auto",
+    checks: Checks = "first",
+    deadline_s: float = _DEADLINE_S,
+    timeout_s: float = 60.0,
 ) -> Engines:
     """Use engines that another process started: with Slurm, over SSH, or with an MPI launcher on several hosts.
 
     It warns if the controller of the engines listens on an address other than the loopback device's without
-    encryption.
+    encryption, and if the hosts have different CUDA drivers or numbers of GPUs.
 
     Parameters
     ----------
     client : ipyparallel.Client
-        A client that is connected to the engines. One MPI launcher must have started all of them.
+        A client that is connected to the engines. Any launcher may have started them, also several of them.
+    backend : {"auto", "nccl", "gloo", "mpi"}, default "auto"
+        The backend that moves the data. With ``"nccl"`` and ``"gloo"``, engines of any launcher become ranks. Their
+        order is that of the hosts by name (node2 before node10), and on a host that of the launcher's local ranks.
+        Each rank of NCCL has a GPU of its own: the only one that its process sees, or the next one of its host. With
+        ``"mpi"``, one MPI launcher must have started all engines, and has determined their order. ``"auto"`` selects
+        ``"nccl"`` if every engine has a GPU and the required packages, else ``"mpi"`` if one MPI launcher started all
+        engines, else ``"gloo"`` if torch is installed.
     checks : {"first", "all", "off"}, default "first"
         The calls that are compared between ranks, as in `launch`.
     deadline_s : float, default 30
@@ -195,8 +207,10 @@ def attach(
     Raises
     ------
     EngineError
-        If the client has no engines.
-        If the engines are not the ranks of one MPI world.
+        If the client has no engines, or the backend is unknown.
+        If a host has fewer GPUs than engines, or lacks packages of the backend.
+        If the client and the engines have different versions of meshlab or Python, or the engines of NCCL.
+        If the engines are not the ranks of one MPI world, with ``"mpi"``.
 
     Examples
     --------
@@ -211,5 +225,6 @@ def attach(
     """
     from meshlab.engines._processes import AttachedSet, warn_of_clear_text
 
+    check_backend(backend, EngineError, names=("auto", *PROCESS_BACKENDS))
     warn_of_clear_text(client)
-    return Engines(AttachedSet(client, checks), deadline_s=deadline_s, timeout_s=timeout_s)
+    return Engines(AttachedSet(client, backend, checks), deadline_s=deadline_s, timeout_s=timeout_s)

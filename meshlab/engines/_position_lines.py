@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 import psutil
 
+from meshlab.base._documents import parse_own_json
 from meshlab.engines._positions import Position
 from meshlab.engines._worker import Worker
 
@@ -79,7 +80,7 @@ class PositionLines:
                     selector.unregister(key.fileobj)
                     with contextlib.suppress(OSError, EOFError, ValueError, TypeError, KeyError):
                         _, answer = _receive(self._lines[key.data])
-                        answers[key.data] = Position.of_document(json.loads(answer))
+                        answers[key.data] = Position.of_document(parse_own_json(answer.decode()))
         return answers
 
     def close(self) -> None:

@@ -16,12 +16,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import EngineError
 from meshlab.comm._agreement import Checks
 from meshlab.engines._launchers import Launch, launch_of
 from meshlab.engines._positions import Position, Positions
+from meshlab.engines._rank_plan import (
+    EngineFacts,
+    check_engines,
+    chosen_backend,
+    device_indices,
+    ordered_engines,
+    read_engine_facts,
+)
 from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, RankSet, Reply, WorkerConfig, exit_of
-from meshlab.engines._worker import POSITION, open_worker, serve
+from meshlab.engines._worker import POSITION, make_unique_id, open_worker, serve
 
 _TICK_S = 0.1  # interval between checks that engines are alive
 _MOST_TICKS = 10  # time until the controller has removed all engines of a host
@@ -254,8 +263,8 @@ class AttachedSet(ProcessSet):
 
     is_attached = True
 
-    def __init__(self, client: Any, checks: Checks = "first") -> None:
-        super().__init__(len(client.ids), "mpi")
+    def __init__(self, client: Any, backend: str = "auto", checks: Checks = "first") -> None:
+        super().__init__(len(client.ids), backend)
         self._client = client
         self._checks: Checks = checks
 
@@ -264,13 +273,40 @@ class AttachedSet(ProcessSet):
         if not ids:
             raise EngineError("the client has no engines", hint="start engines, wait for them, and attach again")
         self.size = len(ids)
+        deadline = time.monotonic() + timeout_s
+        asked = [(engine, self._view(engine).apply_async(read_engine_facts)) for engine in ids]
+        engines: dict[int, EngineFacts] = {
+            engine: self._result_of(f"engine {engine}", result, deadline, "describe itself")
+            for engine, result in self._as_completed(asked, deadline)
+        }
+        if self.backend == "auto":
+            self.backend = chosen_backend(engines)
+        check_engines(engines, self.backend)
+        is_here = {facts.host for facts in engines.values()} == {socket.gethostname()}
         with tempfile.TemporaryDirectory(prefix="meshlab-") as folder:
-            # Ranks on this host map the file before the folder is removed. It does not exist on other hosts.
-            config = WorkerConfig("mpi", self._share_positions(Path(folder) / "calls"), checks=self._checks)
-            infos = self._open_ranks(dict.fromkeys(ids, config), timeout_s)
-        if {info.host for info in infos} != {socket.gethostname()}:
-            self._positions = None
-        return infos
+            # Ranks on this host map the file before the folder is removed.
+            path = self._share_positions(Path(folder) / "calls") if is_here else None
+            configs = self._configs(engines, path, deadline)
+            return self._open_ranks(configs, max(1.0, deadline - time.monotonic()))
+
+    def _configs(
+        self, engines: Mapping[int, EngineFacts], positions: str | None, deadline: float
+    ) -> dict[int, WorkerConfig]:
+        if BACKENDS[self.backend].starts == "mpiexec":  # which has given the ranks their numbers
+            return dict.fromkeys(engines, WorkerConfig(self.backend, positions, checks=self._checks))
+        order = ordered_engines(engines)
+        devices = device_indices(engines) if BACKENDS[self.backend].on_gpus else dict.fromkeys(order, -1)
+        first = engines[order[0]]
+        peers = {address for facts in engines.values() if facts.host != first.host for address in facts.addresses}
+        # In a separate call: if the library cannot be loaded, this fails before any rank waits for the others.
+        result = self._view(order[0]).apply_async(make_unique_id, self.backend, sorted(peers))
+        unique_id = self._result_of("rank 0", result, deadline, "create the unique id of the ranks")
+        return {
+            engine: WorkerConfig(
+                self.backend, positions, self.size, rank, devices[engine], unique_id=unique_id, checks=self._checks
+            )
+            for rank, engine in enumerate(order)
+        }
 
     def first_exit(self) -> RankExit | None:
         """Return the ranks whose engines the controller no longer lists."""
@@ -288,6 +324,8 @@ class AttachedSet(ProcessSet):
         return [rank for rank, engine in enumerate(self._engine_ids) if engine not in listed]
 
     def recovery(self) -> str:
+        if not self.is_attached:
+            return super().recovery()
         restart = "restart the engines where they were started"
         if self._gone_ranks() or self._client._closed:
             return f"{restart}, and call attach() again"
@@ -295,12 +333,7 @@ class AttachedSet(ProcessSet):
 
     def late_positions(self, before: Sequence[Position]) -> list[Position | None]:
         """Ask the engines through the controller, which reaches them while they are busy, on any host."""
-        client = self._client
-        requests: dict[int, Any] = {}
-        with contextlib.suppress(Exception):  # the client is closed
-            for rank, engine in enumerate(self._engine_ids):
-                if (name := client._engines.get(engine)) is not None:
-                    requests[rank] = client._send(client._control_stream, POSITION, content={}, ident=name.encode())
+        requests = self._ask_engines(range(self.size), {})
         deadline = time.monotonic() + _ANSWER_S
         answers: dict[int, Position] = {}
         for rank, request in requests.items():
@@ -308,12 +341,30 @@ class AttachedSet(ProcessSet):
                 answers[rank] = Position.of_document(request.result()["content"])
         return [answers.get(rank) for rank in range(self.size)]
 
+    def _ask_engines(self, ranks: Iterable[int], content: Mapping[str, Any]) -> dict[int, Any]:
+        """Send a request about their positions to the engines of some ranks. Return the futures of the answers."""
+        client, requests = self._client, {}
+        with contextlib.suppress(Exception):  # the client is closed
+            for rank in ranks:
+                if (name := client._engines.get(self._engine_ids[rank])) is not None:
+                    stream = client._control_stream
+                    requests[rank] = client._send(stream, POSITION, content=dict(content), ident=name.encode())
+        return requests
+
     def check(self) -> RankExit | None:
         """Return the client if it was closed. The controller reports engines that are gone."""
         return client_exit(self._client)
 
     def kill(self, *, reuse: bool = True) -> None:
-        """Do nothing: the engines belong to another process."""
+        """Make ranks that wait for others give up, so that another `attach` can use their processes."""
+        # Those of MPI cannot.
+        busy = [rank for rank, future in self._pending.items() if not future.done()]
+        if BACKENDS[self.backend].survives:
+            self._ask_engines(busy, {"abort": True})
+        elif busy and BACKENDS[self.backend].starts == "separately":
+            engines = [self._engine_ids[rank] for rank in busy]
+            with contextlib.suppress(Exception):  # an engine or the client is gone
+                self._client.send_signal(signal.SIGINT, targets=engines, block=False)
 
     def close(self) -> None:
         """Release the engines, which keep running."""

@@ -65,6 +65,11 @@ class Worker:
         self._communicators: dict[str, Communicator] = {}
         self._sampler: Sampler | None = None
 
+    @property
+    def backend(self) -> str:
+        """The name of the backend of its world."""
+        return self._backend.capabilities().backend
+
     def serve(self, method: str, arguments: tuple[Any, ...]) -> Reply:
         """Call a method and return its value, or the exception that it raised."""
         self._at_start = self._positions.position()
@@ -215,6 +220,7 @@ def _trace(error: BaseException) -> str:
 # The worker of this process. ipyparallel imports the functions below by name on the engine, and their state must
 # survive from one call to the next.
 _worker: Worker | None = None
+_positions: Positions | None = None  # those of the worker, or of one that is being opened
 
 
 def load_library(backend: str) -> None:
@@ -227,9 +233,10 @@ def launched_rank() -> int:
     return int(os.environ["MESHLAB_RANK"])
 
 
-def make_unique_id(backend: str) -> bytes:
-    """Return a new unique id of a world. One rank creates it for all."""
-    return process_module(backend).unique_id()
+def make_unique_id(backend: str, peers: Sequence[str] | None = None) -> bytes:
+    """Return a new unique id of a world. Rank 0 creates it for all, whose other hosts have the addresses `peers`."""
+    module = process_module(backend)
+    return module.unique_id() if peers is None else module.unique_id(peers)
 
 
 def open_worker(config: WorkerConfig) -> RankInfo:
@@ -238,9 +245,12 @@ def open_worker(config: WorkerConfig) -> RankInfo:
     if config.backend not in PROCESS_BACKENDS:
         allowed = choice_text(PROCESS_BACKENDS)
         raise EngineError(f"backend must be {allowed} for engines in processes, not {config.backend!r}")
-    # An engine that survived a fault holds communicators of a world that is gone. NCCL can abort them and join the new
-    # world. MPI_COMM_WORLD is fixed for the life of a process, so an MPI rank that is opened again is the same rank.
-    if _worker is not None and BACKENDS[config.backend].survives:
+    _answer_about_position()
+    # An engine that survived a fault, or was attached before, holds communicators of a world that is gone. NCCL can
+    # abort them, and Gloo can leave them. MPI_COMM_WORLD is fixed for the life of a process, so an MPI rank that is
+    # opened again is the same rank.
+    is_same = BACKENDS[config.backend].starts == "mpiexec" and _worker is not None and _worker.backend == config.backend
+    if _worker is not None and not is_same:
         _worker.abort()
         _worker = None
     if _worker is None:
@@ -248,7 +258,6 @@ def open_worker(config: WorkerConfig) -> RankInfo:
     if RUN in os.environ and threading.current_thread() is threading.main_thread():
         # ipyparallel's handler only stops an event loop, which a rank inside MPI or NCCL does not reach.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _answer_about_position()
     return _worker.info()
 
 
@@ -263,14 +272,17 @@ def _answer_about_position() -> None:
 
 
 def _send_position(session: Any, stream: Any, sender: Any, request: Any) -> None:
+    if request["content"].get("abort") and _positions is not None:
+        _positions.abort()
     content = {} if _worker is None else _worker.position().to_document()
     session.send(stream, f"{POSITION}_reply", content, parent=request, ident=sender)
 
 
 def _create_worker(config: WorkerConfig) -> Worker:
+    global _positions
     # A rank that is blocked in its library cannot serve a request to abort, so it polls the flag in shared memory. Only
     # where the launcher determines the size is the memory mapped after the world is open.
-    positions = _shared_positions(config.positions_file, config.size) if config.size > 0 else None
+    positions = _positions = _shared_positions(config.positions_file, config.size) if config.size > 0 else None
     rendezvous = Rendezvous(
         size=config.size,
         rank=config.rank,

@@ -42,7 +42,7 @@ COLLECTIVES = MODELLED
 """The collectives that have a cost model."""
 
 EXACT_FROM = 256 << 20
-"""From this size on, in bytes, predictions without calibration are more accurate than a factor of two."""
+"""From this size on, in bytes, the formula alone is accurate enough to be drawn as a line."""
 
 _DEFAULTS = NcclSettings()
 
@@ -65,8 +65,9 @@ _WAVE_CHANNELS = np.array([0, 0, 16, 32])
 # published curves of 8 H100, 8 to 128 Blackwell, and 2 to 10 hosts.
 _WAVE_SHARE = 0.8
 
-# Share of the lesser of NVLink and network that a tree of NVSwitches reaches: 0.95 on 2 × 8 H200 and 2 × 8 B200.
-_NVLS_TREE_SHARE = 0.95
+# Share of the lesser of NVLink and network that a tree of NVSwitches reaches: 0.95 on 2 × 8 H200 and 2 × 8 B200. A tree
+# over two hosts has it too (0.94 on A3 Mega), where NCCL's limit per channel is too low.
+_TREE_SHARE = 0.95
 
 # Shares of NCCL's link bandwidths that messages reach: over NVLink of 4 and 8 H100, 8 A100 and 64 GB300, over PCIe of
 # two A100 (send_recv 0.90, all_reduce 0.83).
@@ -383,8 +384,10 @@ def _real_gbs(links: GroupLinks, tuned_gbs: Floats, collective: str, network: Fl
     if collective == "all_reduce":
         _, law = _switch_law(links)
         gbs[:, NVLS, SIMPLE] = np.where(several, np.minimum(gbs[:, NVLS, SIMPLE], law), law)
-        tree = np.where(several, _NVLS_TREE_SHARE * np.minimum(law, network / _tree_sends(links)), law)
+        tree = np.where(several, _TREE_SHARE * np.minimum(law, network / _tree_sends(links)), law)
         gbs[:, NVLS_TREE, SIMPLE] = np.where(gbs[:, NVLS_TREE, SIMPLE] > 0, tree, 0)
+        plain = np.where(links.domains == 2, _TREE_SHARE * np.minimum(network, links.inner_gbs), 0.0)
+        gbs[:, TREE, SIMPLE] = np.where(gbs[:, TREE, SIMPLE] > 0, np.maximum(gbs[:, TREE, SIMPLE], plain), 0.0)
         on_trees = [TREE, NVLS_TREE]
         gbs[:, on_trees] = np.minimum(gbs[:, on_trees], links.tree_uplink_gbs[:, None, None])
     elif collective in ("all_gather", "reduce_scatter"):

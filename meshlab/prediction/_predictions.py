@@ -192,9 +192,10 @@ class Prediction:
             ``n_ranks``, ``nodes`` (NVLink domains), ``ranks_per_node``, ``collective``, ``dtype``, ``size_bytes``,
             ``algorithm`` and ``protocol`` that NCCL would choose, ``time_us`` with its band ``time_us_lo`` and
             ``time_us_hi``, its parts ``latency_us`` and ``transfer_us``, ``busbw_gbs``, ``bound_gbs`` and ``bound``
-            (the hardware's limit and its reason), ``of_bound`` (from 16 MiB on), ``basis`` (calibrated, other
-            collective, extrapolated, formula only), ``nccl_estimate_us`` (with engines) and ``constants`` (NCCL version
-            of the model).
+            (the hardware's limit and its reason), ``bound_gbs_lo`` (less than ``bound_gbs`` where the hardware's figure
+            is uncertain), ``of_bound`` (from 16 MiB on), ``basis`` (calibrated, other collective, extrapolated,
+            published, formula only), ``sources`` (of the published runs), ``nccl_estimate_us`` (with engines) and
+            ``constants`` (NCCL version of the model).
 
         Examples
         --------
@@ -210,15 +211,16 @@ class Prediction:
             facts = {name: getattr(line, name) for name in _COLUMNS}
             facts |= {"nodes": line.nodes or None, "ranks_per_node": line.ranks_per_node or None}
             facts |= {"nccl_estimate_us": line.estimate_us, "constants": self.constants}
+            facts["sources"] = ["; ".join(line.sources) if basis == "published" else "" for basis in line.basis]
             parts.append(pd.DataFrame(facts))
         kinds = {"nodes": "Int64", "ranks_per_node": "Int64", "size_bytes": "int64", "nccl_estimate_us": "float64"}
         return pd.concat(parts, ignore_index=True).astype(kinds)
 
     def explain(self) -> str:
         """Describe each line in sentences: the links, NCCL's choices, the largest size and the evidence."""
-        is_measured = any(basis != "formula only" for line in self.lines for basis in line.basis)
-        lines = [_described(line) + (_evidence(line) if is_measured else "") for line in self.lines]
-        return "\n".join([*lines, *([] if is_measured else [_UNMEASURED]), *self.notes])
+        is_supported = any(basis != "formula only" for line in self.lines for basis in line.basis)
+        lines = [_described(line) + (_evidence(line) if is_supported else "") for line in self.lines]
+        return "\n".join([*lines, *([] if is_supported else [_UNMEASURED]), *self.notes])
 
     def plot(self, results: Any = None, *, ax: Axes | None = None) -> Axes:
         """Draw time against message size, with bands, bounds and measured points.
@@ -313,11 +315,11 @@ class Prediction:
 _COLUMNS = (
     *("axis", "groups", "n_ranks", "nodes", "ranks_per_node", "collective", "dtype", "size_bytes"),
     *("algorithm", "protocol", "time_us", "time_us_lo", "time_us_hi", "latency_us", "transfer_us"),
-    *("busbw_gbs", "bound_gbs", "bound", "of_bound", "basis"),
+    *("busbw_gbs", "bound_gbs", "bound_gbs_lo", "bound", "of_bound", "basis"),
 )
 """The attributes of a line that are columns of the frame."""
 
-_SIZES_SHOWN, _ROWS_SHOWN = 5, 60
+_SIZES_SHOWN, _ROWS_SHOWN, _SOURCES_SHOWN = 5, 60, 3
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
@@ -344,7 +346,10 @@ def _described(line: PredictedLine) -> str:
     if np.isfinite(line.bound_gbs):
         share = line.of_bound[-1]
         text += f"{'' if np.isnan(share) else f', {100 * share:.0f} % of the bound'}. "
-        text += f"The bound is {format_bandwidth(line.bound_gbs)}: {line.bound}"
+        bound = format_bandwidth(line.bound_gbs)
+        if line.bound_gbs_lo < 0.995 * line.bound_gbs:
+            bound = format_range(format_bandwidth(line.bound_gbs_lo), bound)
+        text += f"The bound is {bound}: {line.bound}"
     text += "."
     if line.above_wire:
         text += f" busbw may exceed the bandwidth of a wire: {line.above_wire}."
@@ -352,8 +357,8 @@ def _described(line: PredictedLine) -> str:
 
 
 _UNMEASURED = (
-    "These times are not measured. For most systems, the formula is accurate to 25 % from 1 GiB on, and below "
-    f"{format_size(EXACT_FROM)} only to about a factor of two."
+    "No run on a machine of this class is published, so that these times are those of the formula, and the band is that "
+    "of its errors on other machines."
 )
 
 
@@ -363,7 +368,11 @@ def _evidence(line: PredictedLine) -> str:
         f"{basis} ({BASES[basis]})" + ("" if len(set(line.basis)) == 1 else f" {_range(line, basis)}")
         for basis in dict.fromkeys(line.basis)
     ]
-    return f" Basis: {'; '.join(bases)}."
+    sources = ""
+    if line.sources:
+        first, others = line.sources[:_SOURCES_SHOWN], len(line.sources) - _SOURCES_SHOWN
+        sources = f" Published runs: {', '.join(first)}{f' and {others} more' if others > 0 else ''}."
+    return f" Basis: {'; '.join(bases)}.{sources}"
 
 
 def _range(line: PredictedLine, basis: str) -> str:
@@ -391,8 +400,9 @@ def predict(
     """Predict the time of collectives along the axes of a mesh, while all groups of an axis run at the same time.
 
     NCCL's algorithm and protocol are those that its own tuner would choose. Their time is computed from the bandwidth
-    that a group has while its neighbours use the same links. Without a calibration, times of 1 GiB and more are right
-    within 25 % on most systems, and times below 256 MiB only within a factor of two, which the bands show.
+    that a group has while its neighbours use the same links, and from the error that this formula has on published runs
+    of machines like this one. A band contains 9 of 10 measured times. It is narrow where published runs agree, and wide
+    for classes of machines without any, whose ``basis`` is "formula only". docs/prediction.md has the errors by class.
 
     Parameters
     ----------
@@ -410,8 +420,9 @@ def predict(
         Axes or groups of the mesh. By default all axes with several ranks, or those of the mapping.
     dtype : str, default "float32"
         Element type.
-    calibration : Calibration, RunData, DataFrame or path, optional
-        A calibration, or results to calibrate with. By default times come from the formula alone.
+    calibration : Calibration, RunData, DataFrame, path or False, optional
+        A calibration, or results to calibrate with. By default the published runs of machines of this class are the
+        calibration. False for the formula alone.
     settings : NcclSettings, optional
         Settings of NCCL. By default those of the calibration, or NCCL's defaults.
     engines : Engines, optional
@@ -666,9 +677,10 @@ def _timed(
     other_ranks = basis == "extrapolated"
     latency, transfer = (fitted.fit.time_parts_elsewhere if other_ranks else fitted.fit.time_parts)(shape)
     low, high = fitted.fit.size_bytes[0], fitted.fit.size_bytes[-1]
-    half_width = np.full(sizes.size, fitted.fit.half_width)
+    half_width = fitted.fit.half_widths(sizes)
     for beyond, least in _OTHER_SIZES:
-        half_width[(sizes * beyond < low) | (sizes > high * beyond)] = max(fitted.fit.half_width, least)
+        is_beyond = (sizes * beyond < low) | (sizes > high * beyond)
+        half_width = np.where(is_beyond, np.maximum(half_width, least), half_width)
     if other_ranks:
         is_middle = (sizes >= 1 << 20) & (sizes < EXACT_FROM)
         half_width = np.maximum(half_width, np.where(is_middle, _MORE_RANKS_MIDDLE, _MORE_RANKS))

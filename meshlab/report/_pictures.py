@@ -26,6 +26,7 @@ from meshlab.plots._style import figure_png, figure_svg
 from meshlab.plots._tuning import figure_of
 from meshlab.prediction._costs import COLLECTIVES
 from meshlab.prediction._predictions import BOUND_FROM, Prediction, predict
+from meshlab.prediction._published import PublishedCurve
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.topology.placement._placement import place
 
@@ -85,7 +86,7 @@ def draw(
     axes: list[str],
     *,
     previous: pd.DataFrame | None = None,
-    references: Mapping[str, float] | None = None,
+    published: Mapping[str, Sequence[PublishedCurve]] | None = None,
 ) -> Pictures:
     """Draw the figures of a report."""
     # The picture of the machine shows the groups too, and also where they are.
@@ -93,7 +94,7 @@ def draw(
     return Pictures(
         membership_pictures(mesh, axes) if mesh is not None and not has_machine else [],
         topology_pictures(mesh, cluster, axes) if mesh is not None and cluster is not None else [],
-        pictures_by_axis(results, mesh=mesh, cluster=cluster, previous=previous, references=references),
+        pictures_by_axis(results, mesh=mesh, cluster=cluster, previous=previous, published=published),
         matrix_pictures(results),
     )
 
@@ -136,7 +137,7 @@ def curve_pictures(
     name: str,
     *,
     previous: pd.DataFrame | None = None,
-    references: Mapping[str, float] | None = None,
+    published: Mapping[str, Sequence[PublishedCurve]] | None = None,
     predicted: Prediction | None = None,
 ) -> list[ReportPicture]:
     """Draw bandwidth and latency, one figure each, if there are lines."""
@@ -146,7 +147,7 @@ def curve_pictures(
     quantities: tuple[Quantity, Quantity] = ("busbw_gbs", "time_us")
     lines, earlier = (lines_by_quantity(part, quantities) if part is not None else {} for part in (results, previous))
     plots: dict[Quantity, Callable[..., Axes]] = {
-        "busbw_gbs": partial(draw_bandwidth, references=references, bounded=bounded, predicted=predicted),
+        "busbw_gbs": partial(draw_bandwidth, bounded=bounded, predicted=predicted, published=published),
         "time_us": draw_latency,
     }
     pictures = []
@@ -176,7 +177,7 @@ def pictures_by_axis(
     mesh: DeviceMesh | None = None,
     cluster: Cluster | None = None,
     previous: pd.DataFrame | None = None,
-    references: Mapping[str, float] | None = None,
+    published: Mapping[str, Sequence[PublishedCurve]] | None = None,
 ) -> list[tuple[str, list[ReportPicture]]]:
     """Draw bandwidth and latency of each axis label and mode, with headings. Pairs have a matrix instead."""
     sections = []
@@ -193,7 +194,7 @@ def pictures_by_axis(
             rows,
             name,
             previous=None if previous is None else _same_load(previous, rows),
-            references={text: rate for text, rate in (references or {}).items() if _is_for(text, rows)},
+            published=published,
             predicted=_prediction(rows, mesh, cluster),
         )
         if pictures:
@@ -209,14 +210,6 @@ def _same_load(previous: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame | Non
         chosen &= column.isna() if value is None else column.isna() | column.eq(value).fillna(value=False)
     earlier = previous[chosen.fillna(value=False).to_numpy(bool)]
     return earlier if len(earlier) else None
-
-
-def _is_for(label: str, rows: pd.DataFrame) -> bool:
-    """Return whether a published bandwidth belongs to a collective and a number of ranks of the rows."""
-    return any(
-        label.startswith(f"{n} × ") and f" {collective}," in label
-        for collective, n in rows[["collective", "n_ranks"]].drop_duplicates().itertuples(index=False)
-    )
 
 
 def _prediction(rows: pd.DataFrame, mesh: DeviceMesh | None, cluster: Cluster | None) -> Prediction | None:

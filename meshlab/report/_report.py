@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshlab.analysis._comparison import Comparison, compare
-from meshlab.analysis._expectations import expectations
+from meshlab.analysis._expectations import expectations, runs_by_collective
 from meshlab.analysis._judge import with_machine
 from meshlab.analysis._measured_machine import MeasuredMachine, sized_cluster
-from meshlab.analysis._published import reference_lines
 from meshlab.analysis._stragglers import find_stragglers
 from meshlab.analysis._thresholds import ThresholdCheck, Thresholds
 from meshlab.analysis.tuning._tuning import Tuning
@@ -575,7 +574,7 @@ class Report:
             self.cluster,
             self._group_axes(),
             previous=self._baseline,
-            references=reference_lines(self.results) if len(self.results) else {},
+            published=runs_by_collective(self.expected),
         )
         if self.stages is not None and self.stages.nodes is not None:
             drawn = replace(drawn, nodes=node_pictures(self.stages.nodes))

@@ -146,8 +146,13 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
 
 def published_table(expected: pd.DataFrame) -> ReportTable | None:
     """Return the published runs with which the measurements were compared, each once, or None without any."""
-    runs = [(row["collective"], run) for _, row in expected.iterrows() for run in row["published"].runs]
-    rows = dict.fromkeys(
+    # The placements of a run are one line.
+    runs = {
+        (row["collective"], run.curve.curve, run.size_bytes): (row["collective"], run)
+        for _, row in expected.iloc[::-1].iterrows()
+        for run in row["published"].runs
+    }
+    rows = [
         (
             Cell(str(collective)),
             Cell(run.curve.system),
@@ -157,8 +162,8 @@ def published_table(expected: pd.DataFrame) -> ReportTable | None:
             Cell(run.curve.date or "–"),
             Cell(run.curve.source.removeprefix("https://")),
         )
-        for collective, run in runs
-    )
+        for collective, run in reversed(runs.values())
+    ]
     if not rows:
         return None
     header = ("collective", "machine", "hosts × GPUs", "size", "busbw", "date", "source")

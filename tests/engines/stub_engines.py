@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import platform
 import sys
 import uuid
 from collections.abc import Sequence
@@ -20,9 +21,11 @@ import zmq
 from ipyparallel.serialize import serialize_object, unpack_apply_message
 from jupyter_client.session import Session
 
+from meshlab.base._version import __version__
 from meshlab.comm._compositions import with_compositions
 from meshlab.comm.backends._threads import ThreadWorld
 from meshlab.engines._positions import Position, Positions
+from meshlab.engines._rank_plan import EngineFacts
 from meshlab.engines._rounds import RankInfo, RankSet, Reply
 
 RANKS_PER_HOST = 8
@@ -39,6 +42,11 @@ class StubRank:
         """Describe a rank of threads."""
         host = f"h{self.rank // RANKS_PER_HOST}"
         return RankInfo(self.rank, self.size, host, 1000 + self.rank, 1, "3.12", "0", _capabilities())
+
+    def facts(self) -> EngineFacts:
+        """Return the facts that let the client choose MPI."""
+        place = self.rank, self.size
+        return EngineFacts(self.info().host, self.info().pid, platform.python_version(), __version__, launch=place)
 
     def answer(self, method: str, arguments: Sequence[Any]) -> Reply:
         """Answer the call of a method of `meshlab.engines._worker.Worker`."""
@@ -131,8 +139,9 @@ class StubEngine:
             senders, parts = self._session.feed_identities(self.shell.recv_multipart())
             request = self._session.deserialize(parts)
             function, arguments, _ = unpack_apply_message(request["buffers"], copy=False)
-            is_opening = function.__name__ == "open_worker"
-            value = self.rank.info() if is_opening else self.rank.answer(*arguments)
+            answers = {"open_worker": self.rank.info, "read_engine_facts": self.rank.facts}
+            own = answers.get(function.__name__)
+            value = self.rank.answer(*arguments) if own is None else own()
             asked = request["metadata"]
             metadata = {
                 "engine": self._name.decode(),
