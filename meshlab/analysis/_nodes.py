@@ -161,15 +161,15 @@ class Paths:
         of_rail = _least(np.where(is_fine, self.times, np.nan), 2)
         slow_rails = (of_rail > most) & (len(self.times) > 1) & (len(self.hosts) >= _FEWEST)
         parts |= {SlowPart((self.hosts[h],), int(rail)): float(of_rail[rail, h]) for rail, h in np.argwhere(slow_rails)}
-        kept = np.where(slow_rails[:, :, None] | slow_rails[:, None, :] | ~is_fine, np.nan, self.times)
+        others = np.where(slow_rails[:, :, None] | slow_rails[:, None, :] | ~is_fine, np.nan, self.times)
         # Of many paths, some take far longer than the fastest ones by chance, so that their middle decides.
-        most = self.limits.most(_lower_median(kept), self.factor)
+        most = self.limits.most(_lower_median(others), self.factor)
         with np.errstate(invalid="ignore"):
-            found = [(rail, a, b) for rail, a, b in np.argwhere(kept > most) if a < b]
-        rails = {(a, b): [rail for rail, *ends in found if tuple(ends) == (a, b)] for _, a, b in found}
+            slow_paths = [(rail, a, b) for rail, a, b in np.argwhere(others > most) if a < b]
+        rails = {(a, b): [rail for rail, *ends in slow_paths if tuple(ends) == (a, b)] for _, a, b in slow_paths}
         for (a, b), of_path in rails.items():
             rail = int(of_path[0]) if len(of_path) == 1 and len(self.times) > 1 else None
-            parts[SlowPart((self.hosts[a], self.hosts[b]), rail)] = float(np.nanmax(kept[:, a, b]))
+            parts[SlowPart((self.hosts[a], self.hosts[b]), rail)] = float(np.nanmax(others[:, a, b]))
         return parts
 
 
@@ -182,7 +182,7 @@ def paths_between(
     index = {host: number for number, host in enumerate(names)}
     n_rails = max(local_ranks) + 1
     sizes = sorted(int(size) for size in rows["size_bytes"].dropna().unique())
-    found = []
+    by_size = []
     for size in sizes:
         times = np.full((n_rails, len(names), len(names)), np.nan)
         of_size = rows[rows["size_bytes"] == size]
@@ -192,8 +192,8 @@ def paths_between(
                 time = np.fmin(times[rail, first, second], float(time_us))
                 times[rail, first, second] = times[rail, second, first] = time
         factor = limits.latency if size == sizes[0] and len(sizes) > 1 else limits.transfer
-        found.append(Paths(size, names, times, factor, limits))
-    return [paths for paths in found if np.isfinite(paths.times).any()]
+        by_size.append(Paths(size, names, times, factor, limits))
+    return [paths for paths in by_size if np.isfinite(paths.times).any()]
 
 
 def slow_parts(paths: Sequence[Paths]) -> dict[SlowPart, list[tuple[Paths, float]]]:
@@ -262,20 +262,20 @@ def compare_nodes(
     """Return the verdicts with the times between the hosts, at the size at which a part is the slowest."""
     if not paths:
         return NodeComparison(tuple(verdicts))
-    shown = paths[-1]
+    drawn = paths[-1]
     if parts:
         slowest = max(
             (item for times in parts.values() for item in times), key=lambda item: item[1] / item[0].reference
         )
-        shown = slowest[0]
+        drawn = slowest[0]
     names = ", ".join(map(str, list(parts)[:_MOST_NAMED])) + (" …" if len(parts) > _MOST_NAMED else "")
-    usual = format_time_us(shown.reference)
+    usual = format_time_us(drawn.reference)
     return NodeComparison(
         tuple(verdicts),
-        shown.hosts,
-        tuple(map(tuple, shown.best.tolist())),
-        shown.size_bytes,
-        tuple((int(a), int(b)) for a, b in np.argwhere(shown.best > shown.most)) if parts else (),
+        drawn.hosts,
+        tuple(map(tuple, drawn.best.tolist())),
+        drawn.size_bytes,
+        tuple((int(a), int(b)) for a, b in np.argwhere(drawn.best > drawn.most)) if parts else (),
         f"Slow: {names} (others {usual})" if parts else f"No host, rail or path is slow (best path {usual})",
     )
 

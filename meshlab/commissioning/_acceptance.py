@@ -378,7 +378,8 @@ class _Acceptor:
             repetition = self._bench(FABRIC_CONFIRMATION, run.plan)
             _wait(repetition)
         except MeshlabError as error:
-            return "failed", [f"{error.message}."]
+            names = ", ".join(map(str, list(suspected)[:_MOST_NAMED]))
+            return "failed", [f"{error.message}.", f"In the measurement before, the slow parts were {names}."]
         again = {of_size.size_bytes: of_size for of_size in self._paths_in(repetition, self._limits)}
         self._paths = [
             of_size.fastest(again[of_size.size_bytes]) if of_size.size_bytes in again else of_size for of_size in paths
