@@ -26,6 +26,7 @@ from meshlab.cli._explain import EXPLAIN
 from meshlab.cli._export import EXPORT
 from meshlab.cli._judge import JUDGE
 from meshlab.cli._lab import LAB
+from meshlab.cli._launch import LAUNCH
 from meshlab.cli._output import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error
 from meshlab.cli._parser import CommandParser, Parser, examples_text, folded, is_first_process
 from meshlab.cli._predict import PREDICT
@@ -81,6 +82,7 @@ COMMANDS = (
     EXPORT,
     SEARCH,
     LAB,
+    LAUNCH,
 )
 
 _AXIS = re.compile(r"(?:--mesh=)?[A-Za-z_]\w*=-?\d+,?")

@@ -78,9 +78,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 PREDICT = Command(
     "predict",
     "predict the time of collectives on a cluster",
-    "Starts nothing. NCCL's algorithms and protocols are those that its own tuner would choose. Times below 256 MiB "
-    "are only accurate to about a factor of two, unless --calibration has measurements of the machine. Prints a "
-    "table and an explanation.",
+    "Starts nothing. NCCL's algorithms and protocols are those that its own tuner would choose. The "
+    "published runs of machines of the same class correct the times, unless --calibration has measurements of the "
+    "machine itself. Prints a table and an explanation.",
     _run,
     _add_options,
 )

@@ -10,7 +10,7 @@ import numpy as np
 from meshlab.base._errors import MeshError
 from meshlab.base._hints import Argument, Hint
 from meshlab.mesh._mesh import MeshLike, as_mesh
-from meshlab.prediction._costs import formula_band, prices
+from meshlab.prediction._costs import prices
 from meshlab.prediction._group_links import GroupLinks
 from meshlab.prediction._job import StepCall, check_calls
 from meshlab.prediction._tuner import NcclSettings
@@ -48,8 +48,7 @@ def price(
     -------
     pandas.DataFrame
         One row per call: ``axis``, ``collective``, ``what``, ``size_bytes``, ``calls`` per step, ``time_us`` of one
-        call on the slowest group with its band ``time_us_lo`` and ``time_us_hi``, and ``total_s`` per step. The band
-        is a factor of 2 below 256 MiB, 1.4 below 1 GiB, and 1.25 from there on.
+        call on the slowest group with its band ``time_us_lo`` and ``time_us_hi``, and ``total_s`` per step.
 
     Examples
     --------
@@ -71,7 +70,7 @@ def price(
     groups: dict[tuple[tuple[str, ...], str, str], list[int]] = {}
     for number, call in enumerate(calls):
         groups.setdefault((call.axis, call.collective, call.dtype), []).append(number)
-    time = np.zeros(len(calls))
+    time, low, high = np.zeros((3, len(calls)))
     for (axis, collective, dtype), numbers in groups.items():
         placement = next((candidate for candidate in placements if set(axis) <= set(candidate.mesh.axis_names)), None)
         if placement is None:
@@ -82,10 +81,12 @@ def price(
         links, _ = GroupLinks.of(placement, "-".join(axis))
         priced = prices(links, collective, dtype=dtype, settings=settings or NcclSettings())
         sizes = np.array([calls[number].size_bytes for number in numbers])
-        time[numbers] = priced.time_us(np.arange(len(links))[:, None], sizes).max(axis=0)
+        of_groups = priced.time_us(np.arange(len(links))[:, None], sizes)
+        slowest = of_groups.argmax(axis=0)
+        time[numbers] = of_groups.max(axis=0)
+        low[numbers], high[numbers] = priced.errors.band(slowest, sizes)
     rows = [("-".join(call.axis), call.collective, call.what, call.size_bytes, call.calls) for call in calls]
     frame = pd.DataFrame(rows, columns=["axis", "collective", "what", "size_bytes", "calls"])
-    factor = formula_band(frame["size_bytes"])
-    frame = frame.assign(time_us=time, time_us_lo=time / factor, time_us_hi=time * factor)
+    frame = frame.assign(time_us=time, time_us_lo=time * np.exp(low), time_us_hi=time * np.exp(high))
     frame["total_s"] = time * frame["calls"] * 1e-6
     return frame

@@ -18,6 +18,7 @@ from meshlab.base._errors import MeshlabError, did_you_mean
 from meshlab.comm._catalog import CATALOG
 from meshlab.prediction._constants import CPUS, TunerConstants, constants_of, generation
 from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._published_errors import GroupErrors, PublishedErrors, no_errors, published_errors
 from meshlab.prediction._tuner import (
     LL,
     NVLS,
@@ -41,14 +42,7 @@ COLLECTIVES = MODELLED
 """The collectives that have a cost model."""
 
 EXACT_FROM = 256 << 20
-"""From this size on, in bytes, predictions without calibration are more accurate than a factor of two."""
-
-# Of the public measurements on known hardware that repeat, 84 % are inside the band below EXACT_FROM, and 90 % above.
-# The others are slower.
-_BAND = ((EXACT_FROM, 1.4), (1 << 30, 1.25))
-
-BAND_STARTS = tuple(start for start, _ in _BAND)
-"""The sizes in bytes from which the band of predictions without calibration is narrower, ascending."""
+"""From this size on, in bytes, the formula alone is accurate enough to be drawn as a line."""
 
 _DEFAULTS = NcclSettings()
 
@@ -57,6 +51,10 @@ _DEFAULTS = NcclSettings()
 # 72 GB200 (840) and 64 GB300 (930).
 _SWITCH_SHARE = (0.0, 0.0, 0.835, 0.753)
 _SWITCH_MOST = (np.inf, np.inf, np.inf, 884.0)
+
+# How uncertain the shares are: the fastest published runs exceed them by 0.3 % on Hopper, and no limit of Blackwell's was
+# seen with 8 GPUs, so that its bound is that of the links alone.
+_SWITCH_MARGIN = 1.02
 
 # Data moves through NVSwitch in waves: a chunk per head and channel (NVIDIA/nccl, NCCL_NVLS_CHUNKSIZE, and
 # NVLS_NCHANNELS_SM90 and _SM100 of src/transport/nvls.cc).
@@ -67,8 +65,9 @@ _WAVE_CHANNELS = np.array([0, 0, 16, 32])
 # published curves of 8 H100, 8 to 128 Blackwell, and 2 to 10 hosts.
 _WAVE_SHARE = 0.8
 
-# Share of the lesser of NVLink and network that a tree of NVSwitches reaches: 0.95 on 2 × 8 H200 and 2 × 8 B200.
-_NVLS_TREE_SHARE = 0.95
+# Share of the lesser of NVLink and network that a tree of NVSwitches reaches: 0.95 on 2 × 8 H200 and 2 × 8 B200. A tree
+# over two hosts has it too (0.94 on A3 Mega), where NCCL's limit per channel is too low.
+_TREE_SHARE = 0.95
 
 # Shares of NCCL's link bandwidths that messages reach: over NVLink of 4 and 8 H100, 8 A100 and 64 GB300, over PCIe of
 # two A100 (send_recv 0.90, all_reduce 0.83).
@@ -83,7 +82,9 @@ _LINK_GBS = np.array([20.0, 20.0, 20.6, 40.1])  # of a channel, which fills one 
 _CHANNEL_GBS = 14.0  # of a point-to-point message through the network (NVIDIA/nccl src/graph/paths.cc)
 _PEERS_PER_BATCH = 8  # NCCL_MAX_DEV_WORK_P2P_PER_BATCH
 _LL_BYTES = 16384  # per channel, the largest point-to-point message with LL (NVIDIA/nccl src/enqueue.cc)
-_PEER_US = 0.05  # of an all_to_all per peer in the domain
+# Of an all_to_all per peer in the domain: the host posts two messages. One process posts the 112 of 8 A100 in 87 µs, and
+# those of 8 H20 in 58 µs (microsoft/superbenchmark; NVIDIA/nccl-tests).
+_PEER_US = 1.2
 _FAR_PEER_US = np.array([kind.peer_us for kind in FABRICS.values()])  # and per peer in others, by the network
 
 _PLATEAU_BYTES = 64
@@ -106,14 +107,17 @@ class Cost:
         float64 of shape (k, s): the part of the time that does not depend on the size, and the part that does.
     bus_factor : numpy.ndarray
         float64 of shape (k,): busbw / algbw.
-    bound_gbs : numpy.ndarray
-        float64 of shape (k,): the bus bandwidth that the hardware allows. Infinite for groups of one rank.
+    bound_gbs, bound_gbs_lo : numpy.ndarray
+        float64 of shape (k,): the bus bandwidth that the hardware allows, at most and at least. They differ where the
+        hardware's figure is uncertain. Infinite for groups of one rank.
     bound : tuple of str
         The hardware that sets the bound, such as ``"8 NICs, 1 of 8 groups"``.
     above_wire : tuple of str
         The reason why busbw may exceed the bandwidth of the wire. Empty if it cannot.
     version : str
         The NCCL version of the constants.
+    errors : GroupErrors
+        The errors of the formula that published runs show, which the times contain, and their spread.
     """
 
     collective: str
@@ -124,9 +128,11 @@ class Cost:
     transfer_us: Floats
     bus_factor: Floats
     bound_gbs: Floats
+    bound_gbs_lo: Floats
     bound: tuple[str, ...]
     above_wire: tuple[str, ...]
     version: str
+    errors: GroupErrors
 
     @property
     def time_us(self) -> Floats:
@@ -162,7 +168,9 @@ class Prices:
     ll_bytes: Floats  # (k,): the largest point-to-point message with LL, NaN for other collectives
     wave: Floats | None  # (m, k): bytes that do not overlap with others, see `_WAVE_SHARE`
     channel: Floats | None  # (2, k): channels at least, and ns per byte of one, of a message inside a domain
+    least_ns: Floats  # (m, k): ns per byte that the links of the algorithm need at least, whatever published runs show
     offset_us: float  # latency that the timing mode adds
+    errors: GroupErrors  # of the formula, as published runs show them
 
     def time_us(self, rows: npt.ArrayLike, sizes: npt.ArrayLike) -> Floats:
         """Return the time of a call of each size on the signature of each row, broadcast together."""
@@ -186,6 +194,9 @@ class Prices:
             transfer = np.maximum(transfer, size * 1e-3 * ns / (least * doubled))
         if self.plateau is not None:
             latency = np.where(size >= self.plateau_bytes[row], latency * self.plateau[choice, row], latency)
+        factor = np.exp(self.errors.log_factor(row, size))
+        latency, transfer = latency * factor, transfer * factor
+        transfer = np.maximum(transfer, size * 1e-3 * self.least_ns[choice, row] - latency)
         # A group of one rank has no latency. No other call is faster than a part of its latency in any mode.
         latency = np.where(latency > 0, np.maximum(latency + self.offset_us, 0.25 * latency), 0.0)
         return choice, latency, transfer
@@ -211,21 +222,24 @@ class Prices:
         return choice, best
 
 
-def formula_band(sizes: npt.ArrayLike) -> Floats:
-    """Return the factor within which measured times lie around predictions without calibration, for each size."""
-    band = np.full(np.shape(sizes), 2.0)
-    for start, factor in _BAND:
-        band[np.asarray(sizes) >= start] = factor
-    return band
-
-
-def prices(links: GroupLinks, collective: str, *, dtype: str = "float32", settings: NcclSettings = _DEFAULTS) -> Prices:
+def prices(
+    links: GroupLinks,
+    collective: str,
+    *,
+    dtype: str = "float32",
+    settings: NcclSettings = _DEFAULTS,
+    evidence: PublishedErrors | None = None,
+) -> Prices:
     """Return latency and bandwidth of every algorithm and protocol of one collective, see `cost`."""
     _check_collective(collective)
     constants = constants_of(settings.version)
+    # Published runs had NCCL's own choices, so that they show nothing about others.
+    if evidence is None:
+        evidence = published_errors() if settings.has_own_choices else no_errors()
+    errors = evidence.on(links, collective)
     graphs = search_graphs(links, constants, nvls=settings.nvls)
     if collective in ("all_to_all", "send_recv"):
-        return _messages(links, graphs, collective, constants, settings)
+        return _messages(links, graphs, collective, constants, settings, errors)
     # NCCL chooses as if the group was alone on its NICs, but the time depends on the share that the group has.
     reported = settings.plugin_latency_us
     plugin = None if reported is None else np.where(links.domains > 1, reported, 0.0)
@@ -234,7 +248,7 @@ def prices(links: GroupLinks, collective: str, *, dtype: str = "float32", settin
     several = links.domains > 1
     network = np.where(several, np.minimum(links.network_gbs, links.uplink_gbs), np.inf)
     true = tune(links, _on_pcie(links, graphs.limited(network, several)), collective, constants)
-    gbs = _real_gbs(links, true.gbs, collective, constants, network)
+    gbs = _real_gbs(links, true.gbs, collective, network)
     usable = allowed & (believed.gbs > 0)
     usable[links.n_ranks == 1] = False
     _check_choice(links, usable, settings)
@@ -268,8 +282,10 @@ def prices(links: GroupLinks, collective: str, *, dtype: str = "float32", settin
         ll_bytes=np.full(len(links), np.nan),
         wave=_waves(links, graphs, algorithm),
         channel=None,
+        least_ns=_least_ns(links, collective, network, gbs)[:, algorithm].T * usable[chosen].T,
         believed_factor=factor,
         offset_us=settings.offset_us,
+        errors=errors,
     )
 
 
@@ -280,6 +296,7 @@ def cost(
     *,
     dtype: str = "float32",
     settings: NcclSettings = _DEFAULTS,
+    evidence: PublishedErrors | None = None,
 ) -> Cost:
     """Predict the time of a collective on every signature for every size.
 
@@ -295,6 +312,8 @@ def cost(
         Data type. NCCL avoids long rings for fp8, which would lose precision, and NVSwitch cannot reduce all types.
     settings : NcclSettings, optional
         Settings of NCCL, and the timing mode.
+    evidence : PublishedErrors, optional
+        The published runs to learn from. By default all, or none if the settings change NCCL's choices.
 
     Raises
     ------
@@ -310,11 +329,11 @@ def cost(
     >>> answer.time_us.round(1).tolist(), answer.busbw_gbs.round().tolist(), answer.bound
     ([[15.0, 3950.0]], [[0.0, 476.0]], ('NVSwitch reduction',))
     """
-    of_links = prices(links, collective, dtype=dtype, settings=settings)
+    of_links = prices(links, collective, dtype=dtype, settings=settings, evidence=evidence)
     size = np.atleast_1d(np.asarray(sizes, dtype=np.int64))
     choice, latency, transfer = of_links.price(np.arange(len(links))[:, None], size[None, :])
     factor = np.array([CATALOG[collective].bus_factor(n) if n > 1 else np.nan for n in links.n_ranks.tolist()])
-    bound_gbs, bound, above = _bound(links, collective, constants_of(settings.version), settings, dtype)
+    most, least, bound, above = _bound(links, collective, settings, dtype)
     return Cost(
         collective=collective,
         sizes=size,
@@ -323,10 +342,12 @@ def cost(
         latency_us=latency,
         transfer_us=transfer,
         bus_factor=factor,
-        bound_gbs=bound_gbs,
+        bound_gbs=most,
+        bound_gbs_lo=least,
         bound=bound,
         above_wire=above,
         version=settings.version,
+        errors=of_links.errors,
     )
 
 
@@ -357,23 +378,46 @@ def _check_choice(links: GroupLinks, usable: npt.NDArray[np.bool_], settings: Nc
         )
 
 
-def _real_gbs(
-    links: GroupLinks, tuned_gbs: Floats, collective: str, constants: TunerConstants, network: Floats
-) -> Floats:
+def _real_gbs(links: GroupLinks, tuned_gbs: Floats, collective: str, network: Floats) -> Floats:
     """Return the algorithm bandwidths, with the limits of the hardware that NCCL's figures do not contain."""
     gbs, several = tuned_gbs.copy(), links.domains > 1
     if collective == "all_reduce":
-        law = _switch_law(links, constants)
+        _, law = _switch_law(links)
         gbs[:, NVLS, SIMPLE] = np.where(several, np.minimum(gbs[:, NVLS, SIMPLE], law), law)
-        # A domain in the middle of both trees sends the data twice, which NCCL's figures do not contain.
-        sent = np.array([1.0, 1.0, 1.5, 2.0])[np.minimum(links.domains, 4) - 1]
-        tree = np.where(several, _NVLS_TREE_SHARE * np.minimum(law, network / sent), law)
+        tree = np.where(several, _TREE_SHARE * np.minimum(law, network / _tree_sends(links)), law)
         gbs[:, NVLS_TREE, SIMPLE] = np.where(gbs[:, NVLS_TREE, SIMPLE] > 0, tree, 0)
+        plain = np.where(links.domains == 2, _TREE_SHARE * np.minimum(network, links.inner_gbs), 0.0)
+        gbs[:, TREE, SIMPLE] = np.where(gbs[:, TREE, SIMPLE] > 0, np.maximum(gbs[:, TREE, SIMPLE], plain), 0.0)
         on_trees = [TREE, NVLS_TREE]
         gbs[:, on_trees] = np.minimum(gbs[:, on_trees], links.tree_uplink_gbs[:, None, None])
     elif collective in ("all_gather", "reduce_scatter"):
         gbs[:, PAT] = np.minimum(gbs[:, PAT], links.pat_uplink_gbs[:, None])
     return gbs
+
+
+def _least_ns(links: GroupLinks, collective: str, network: Floats, gbs: Floats) -> Floats:
+    """Return the ns per byte that the links of every algorithm need at least, of shape (k, algorithms)."""
+    n, ppn = links.n_ranks.astype(float), links.ranks_per_domain.astype(float)
+    spared = np.where((links.domains > 1) & links.inner_is_nvlink, ppn / np.maximum(ppn - 1, 1), 1.0)
+    ring = np.minimum(network, links.inner_gbs * spared)
+    steps = {"all_reduce": 2 * (n - 1) / n, "all_gather": (n - 1) / n, "reduce_scatter": (n - 1) / n}.get(
+        collective, 1.0
+    )
+    most = gbs.max(axis=2)
+    most[:, RING] = ring / np.maximum(steps, 0.5)
+    if collective == "all_reduce":
+        tree = np.minimum(network / _tree_sends(links), links.tree_uplink_gbs)
+        law, _ = _switch_law(links)
+        most[:, TREE] = np.minimum(tree, links.inner_gbs)
+        most[:, NVLS] = np.where(links.domains > 1, np.maximum(most[:, NVLS], law), law)
+        most[:, NVLS_TREE] = np.minimum(tree, law)
+    with np.errstate(divide="ignore"):
+        return np.where(most > 0, 1 / most, 0.0)
+
+
+def _tree_sends(links: GroupLinks) -> Floats:
+    """Return how often a domain sends the data in both trees together: one in the middle sends them twice."""
+    return np.array([1.0, 1.0, 1.5, 2.0])[np.minimum(links.domains, 4) - 1]
 
 
 def _octave(size: Floats) -> npt.NDArray[np.intp]:
@@ -409,14 +453,14 @@ def _waves(links: GroupLinks, graphs: Graphs, algorithm: npt.NDArray[np.intp]) -
     return np.where(on_switch[:, None], np.where((algorithm == NVLS_TREE)[:, None], stages, 1) * wave, 0.0)
 
 
-def _switch_law(links: GroupLinks, constants: TunerConstants) -> Floats:
-    """Return the algorithm bandwidth of an all_reduce in which NVSwitch reduces inside the domains."""
+def _switch_law(links: GroupLinks) -> tuple[Floats, Floats]:
+    """Return the algorithm bandwidth of an all_reduce in which NVSwitch reduces inside domains: at most, and usually."""
     gen = generation(links.compute_capability)
     n, heads = links.n_ranks.astype(float), links.ranks_per_domain.astype(float)
     with np.errstate(invalid="ignore", divide="ignore"):
         algbw = np.array(_SWITCH_SHARE)[gen] * links.inner_gbs * heads / (heads + 1)
-        most = np.array(_SWITCH_MOST)[gen] * n / (2 * np.maximum(n - 1, 1))
-    return np.where(links.is_switched, np.minimum(algbw, most), 0.0)
+        usual = np.minimum(algbw, np.array(_SWITCH_MOST)[gen] * n / (2 * np.maximum(n - 1, 1)))
+    return np.where(links.is_switched, _SWITCH_MARGIN * algbw, 0.0), np.where(links.is_switched, usual, 0.0)
 
 
 def _on_pcie(links: GroupLinks, graphs: Graphs) -> Graphs:
@@ -433,11 +477,11 @@ def _on_pcie(links: GroupLinks, graphs: Graphs) -> Graphs:
     )
 
 
-def _message_gbs(links: GroupLinks, collective: str) -> tuple[Floats, Floats, Floats]:
+def _message_gbs(links: GroupLinks, collective: str, *, is_bound: bool = False) -> tuple[Floats, Floats, Floats]:
     """Return the algorithm bandwidth of an all_to_all or send_recv in GB/s: of a domain, its NICs, and an uplink."""
     n, ppn = links.n_ranks.astype(float), links.ranks_per_domain.astype(float)
     several = links.domains > 1
-    share = np.where(links.inner_is_nvlink, _NVLINK_SHARES[collective], _PCIE_SHARE)
+    share = np.where(links.inner_is_nvlink, 1.0 if is_bound else _NVLINK_SHARES[collective], _PCIE_SHARE)
     inner = np.where(ppn > 1, links.inner_gbs * share, np.inf)
     merged, _ = merged_nics(links)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -485,7 +529,12 @@ def _power_of_two(number: npt.NDArray[np.generic]) -> Floats:
 
 
 def _messages(
-    links: GroupLinks, graphs: Graphs, collective: str, constants: TunerConstants, settings: NcclSettings
+    links: GroupLinks,
+    graphs: Graphs,
+    collective: str,
+    constants: TunerConstants,
+    settings: NcclSettings,
+    errors: GroupErrors,
 ) -> Prices:
     """Return the prices of point-to-point messages, which NCCL's tuner does not have."""
     several, alone = links.domains > 1, links.n_ranks == 1
@@ -525,8 +574,10 @@ def _messages(
         ll_bytes=_LL_BYTES * channels * parts,
         wave=None,
         channel=_least_channels(links, channels) if collective == "send_recv" else None,
+        least_ns=np.stack([1 / np.minimum.reduce(_message_gbs(links, collective, is_bound=True))] * 2) * ~alone,
         believed_factor=np.ones((2, len(links))),
         offset_us=settings.offset_us,
+        errors=errors,
     )
 
 
@@ -534,9 +585,9 @@ def _messages(
 
 
 def _bound(
-    links: GroupLinks, collective: str, constants: TunerConstants, settings: NcclSettings, dtype: str
-) -> tuple[Floats, tuple[str, ...], tuple[str, ...]]:
-    """Return the busbw that the hardware allows in GB/s, the part that sets it, and why it may exceed the wire."""
+    links: GroupLinks, collective: str, settings: NcclSettings, dtype: str
+) -> tuple[Floats, Floats, tuple[str, ...], tuple[str, ...]]:
+    """Return the busbw that the hardware allows at most and at least, the part that sets it, and why it exceeds wires."""
     n = links.n_ranks.astype(float)
     several = links.domains > 1
     network = np.where(several, np.minimum(links.network_gbs, links.uplink_gbs), np.inf)
@@ -544,15 +595,16 @@ def _bound(
     # A ring that leaves the domain passes over the NVLinks of all ranks of the domain but one.
     spares = several & links.inner_is_nvlink
     passed = np.where(spares, links.ranks_per_domain / np.maximum(links.ranks_per_domain - 1, 1), 1.0)
-    inner = links.inner_gbs * passed
+    inner = least = links.inner_gbs * passed
     switch = np.zeros(len(links), dtype=bool)
     factor = np.ones(len(links))
     if collective in ("all_to_all", "send_recv"):
-        inner, nics, uplink = _message_gbs(links, collective)
+        inner, nics, uplink = _message_gbs(links, collective, is_bound=True)
         tapered, network = uplink < nics, np.minimum(nics, uplink)
         if collective == "all_to_all":
             others = np.maximum(n - 1, 1) / n
             inner, network = inner * others, network * others
+        least = inner
     elif collective == "all_reduce":
         allowed = enabled(links, collective, settings, dtype)
         trees = allowed[:, TREE].any(axis=1) | allowed[:, NVLS_TREE].any(axis=1)
@@ -562,17 +614,19 @@ def _bound(
         # A tree sends S in each direction through a node, a ring almost 2 S. Three nodes are in between.
         factor = np.where(trees & (links.domains == 2), both_ways, np.where(trees & (links.domains == 3), 4 / 3, 1.0))
         factor = np.where(sharp, both_ways, factor)
-        law = _switch_law(links, constants) * both_ways
-        switch = on_switch & (law > inner) & (links.ranks_per_domain > 1)
-        inner = np.where(switch, law, inner)  # through all links of a domain, trees send no less than rings
+        # Through all links of a domain, trees send no less than rings.
+        allowed_gbs, usual_gbs = (both_ways * gbs for gbs in _switch_law(links))
+        switch = on_switch & (allowed_gbs > inner) & (links.ranks_per_domain > 1)
+        least = np.where(switch, np.maximum(usual_gbs, inner), inner)
+        inner = np.where(switch, allowed_gbs, inner)
     network = network * factor
     outside = network < inner
-    bound = np.where(n == 1, np.inf, np.minimum(network, inner))
+    most, least = (np.where(n == 1, np.inf, np.minimum(network, gbs)) for gbs in (inner, least))
     words, above = [], []
     for k in range(len(links)):
         words.append(_words(links, k, bool(outside[k]), bool(tapered[k]), bool(switch[k])))
         above.append(_why_above(links, k, float(factor[k]), bool(switch[k]), settings))
-    return bound, tuple(words), tuple(above)
+    return most, least, tuple(words), tuple(above)
 
 
 def _words(links: GroupLinks, k: int, outside: bool, tapered: bool, switch: bool) -> str:

@@ -29,6 +29,12 @@ _HUBER = 0.1  # in units of log time: a row that is off by more than 10 % pulls 
 _RIDGE = 0.02
 _OFF = 3.0  # a row that is this factor off its neighbours is an outlier
 _COVERAGE = 0.9
+# The error of a fit is like a random walk over the size: its variance between two rows at a and b octaves is a b / (a + b),
+# beyond the last row the distance to it, and everywhere this much more, in octaves, by which a row differs from a repetition.
+_OF_REPETITION = 0.25
+_NEAR_OCTAVES = 4.0  # errors at sizes farther away than this count less
+_FAR_SHARE = 0.3  # what all rows together count at any distance, as a share of one row
+_BEYOND_ALL = 1.3  # of the largest error, where the rows are too few for the quantile
 _NARROWEST, _NARROWEST_OF_FEW = 0.02, 0.15
 
 
@@ -91,12 +97,38 @@ class TimeFit:
         factor = np.exp(np.interp(np.log2(shape.size_bytes), np.log2(self.size_bytes), np.array(self.residual)))
         return shape.latency_us * pairs[:, 0] * factor, shape.transfer_us * pairs[:, 1] * factor
 
+    def half_widths(self, size_bytes: Floats) -> Floats:
+        """Return the half-width of the band at each size, from the errors at sizes nearby."""
+        n = len(self.size_bytes)
+        if n < _FEWEST_FOR_RESIDUAL or len(self.errors) != n:
+            return np.full(size_bytes.shape, self.half_width)
+        rows, x = np.log2(np.array(self.size_bytes)), np.log2(size_bytes)
+        variance = np.array([_walk(rows[k : k + 1], np.delete(rows, k))[0] for k in range(n)])
+        errors = np.maximum(np.abs(self.errors), _NARROWEST / 2) / np.sqrt(variance)
+        order = np.argsort(errors)
+        near = np.exp(-0.5 * ((x[:, None] - rows) / _NEAR_OCTAVES) ** 2) + _FAR_SHARE / n
+        below = np.cumsum(near[:, order], axis=1)
+        # The new size is one of n + 1 that could be the worst.
+        number = (below < _COVERAGE * (below[:, -1:] + near.mean(axis=1, keepdims=True))).sum(axis=1)
+        quantile = errors[order][np.minimum(number, n - 1)] * np.where(number < n, 1.0, _BEYOND_ALL)
+        return np.asarray(np.maximum(quantile * np.sqrt(_walk(x, rows)), _NARROWEST))
+
     def time_parts_elsewhere(self, shape: ModelTimes) -> tuple[Floats, Floats]:
         """Return latency and transfer time, in µs, for the shape of another number of ranks."""
         # Scales per algorithm would move with the sizes at which the algorithm changes, and these depend on the number
         # of ranks. So the ratio to the model over the size is used as a whole.
         factor = np.exp(np.interp(np.log2(shape.size_bytes), np.log2(self.size_bytes), np.array(self.ratio)))
         return shape.latency_us * factor, shape.transfer_us * factor
+
+
+def _walk(x: Floats, rows: Floats) -> Floats:
+    """Return the variance of the error at each x between rows, both as log2 of the size, up to a factor."""
+    after = np.searchsorted(rows, x)
+    left = x - np.concatenate([[-np.inf], rows])[after]
+    right = np.concatenate([rows, [np.inf]])[after] - x
+    nearer, farther = np.minimum(left, right), np.maximum(left, right)
+    # a b / (a + b), which is the nearer distance where there is no row on the other side.
+    return np.asarray(nearer / (1 + nearer / np.maximum(farther, 1e-9)) + _OF_REPETITION)
 
 
 def fit(shape: ModelTimes, time_us: Floats, *, spread: float = 0.0) -> TimeFit:

@@ -21,9 +21,10 @@ from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._plan import Plan
 from meshlab.prediction._calibration import Calibrated, Calibration, Signature, as_calibration, grown, times_by_size
 from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS
-from meshlab.prediction._costs import EXACT_FROM, cost, formula_band
+from meshlab.prediction._costs import EXACT_FROM, cost
 from meshlab.prediction._fits import Floats, Ints, ModelTimes
 from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._published_errors import GroupErrors, PublishedErrors, no_errors
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.runs._store import as_results
 from meshlab.topology.model._presets import ClusterLike
@@ -42,7 +43,8 @@ BASES: Mapping[str, str] = {
     "calibrated": "measured on these groups",
     "other collective": "measured with other collectives on these groups, within 25 %",
     "extrapolated": "measured on fewer ranks, or at other sizes",
-    "formula only": "not measured",
+    "published": "measured by others on machines of this class",
+    "formula only": "no run of this class is published",
 }
 """The evidence for a predicted time, from strong to weak."""
 
@@ -54,9 +56,6 @@ _MORE_RANKS, _MORE_RANKS_MIDDLE = np.log(1.4), np.log(2.0)
 
 _OTHER_SIZES = ((1.01, np.log(1.25)), (4.0, np.log(2.0)))
 """Least half-width at sizes beyond the measured ones by more than a factor."""
-
-_OVER_BOUND = 1.05
-"""Public measurements exceed the bound of the hardware by at most 4 %."""
 
 _MOST_ESTIMATED = 1 << 30
 """NCCL's own estimate needs buffers, so it is limited to this size in bytes."""
@@ -89,13 +88,15 @@ class PredictedLine:
     basis: tuple[str, ...]  # the evidence for each time, a key of `BASES`
     latency_us: Floats  # the two parts of the time
     transfer_us: Floats
-    half_width: Floats  # of the band, in units of log time
+    band: tuple[Floats, Floats]  # both ends of log(measured / predicted), between which 9 of 10 measured times are
     nodes: int = 0  # NVLink domains that a group spans; 0 without a cluster
     ranks_per_node: int = 0
-    bound_gbs: float = float("nan")  # bus bandwidth that the hardware allows; NaN without a cluster
+    bound_gbs: float = float("nan")  # bus bandwidth that the hardware allows at most; NaN without a cluster
+    bound_gbs_lo: float = float("nan")  # that it allows at least, less where its figure is uncertain
     bound: str = ""  # the hardware that sets the bound
     above_wire: str = ""  # why busbw may exceed the bandwidth of a wire
     estimate_us: Floats | None = None  # NCCL's own estimates, if there are engines
+    sources: tuple[str, ...] = ()  # of the published runs of this class
 
     @property
     def groups(self) -> int:
@@ -110,15 +111,13 @@ class PredictedLine:
     @property
     def time_us_lo(self) -> Floats:
         """The lower bounds of the band, in µs. They are not shorter than at the bound of the hardware."""
-        low = self.time_us * np.exp(-self.half_width)
-        if not np.isfinite(self.bound_gbs):
-            return low
-        return np.maximum(low, np.minimum(self.time_us, self.bound_us / _OVER_BOUND))
+        low = self.time_us * np.exp(self.band[0])
+        return np.maximum(low, np.minimum(self.time_us, self.bound_us)) if np.isfinite(self.bound_gbs) else low
 
     @property
     def time_us_hi(self) -> Floats:
         """The upper bounds of the band, in µs."""
-        return self.time_us * np.exp(self.half_width)
+        return self.time_us * np.exp(self.band[1])
 
     @cached_property
     def busbw_gbs(self) -> Floats:
@@ -193,9 +192,10 @@ class Prediction:
             ``n_ranks``, ``nodes`` (NVLink domains), ``ranks_per_node``, ``collective``, ``dtype``, ``size_bytes``,
             ``algorithm`` and ``protocol`` that NCCL would choose, ``time_us`` with its band ``time_us_lo`` and
             ``time_us_hi``, its parts ``latency_us`` and ``transfer_us``, ``busbw_gbs``, ``bound_gbs`` and ``bound``
-            (the hardware's limit and its reason), ``of_bound`` (from 16 MiB on), ``basis`` (calibrated, other
-            collective, extrapolated, formula only), ``nccl_estimate_us`` (with engines) and ``constants`` (NCCL version
-            of the model).
+            (the hardware's limit and its reason), ``bound_gbs_lo`` (less than ``bound_gbs`` where the hardware's figure
+            is uncertain), ``of_bound`` (from 16 MiB on), ``basis`` (calibrated, other collective, extrapolated,
+            published, formula only), ``sources`` (of the published runs), ``nccl_estimate_us`` (with engines) and
+            ``constants`` (NCCL version of the model).
 
         Examples
         --------
@@ -211,15 +211,16 @@ class Prediction:
             facts = {name: getattr(line, name) for name in _COLUMNS}
             facts |= {"nodes": line.nodes or None, "ranks_per_node": line.ranks_per_node or None}
             facts |= {"nccl_estimate_us": line.estimate_us, "constants": self.constants}
+            facts["sources"] = ["; ".join(line.sources) if basis == "published" else "" for basis in line.basis]
             parts.append(pd.DataFrame(facts))
         kinds = {"nodes": "Int64", "ranks_per_node": "Int64", "size_bytes": "int64", "nccl_estimate_us": "float64"}
         return pd.concat(parts, ignore_index=True).astype(kinds)
 
     def explain(self) -> str:
         """Describe each line in sentences: the links, NCCL's choices, the largest size and the evidence."""
-        is_measured = any(basis != "formula only" for line in self.lines for basis in line.basis)
-        lines = [_described(line) + (_evidence(line) if is_measured else "") for line in self.lines]
-        return "\n".join([*lines, *([] if is_measured else [_UNMEASURED]), *self.notes])
+        is_supported = any(basis != "formula only" for line in self.lines for basis in line.basis)
+        lines = [_described(line) + (_evidence(line) if is_supported else "") for line in self.lines]
+        return "\n".join([*lines, *([] if is_supported else [_UNMEASURED]), *self.notes])
 
     def plot(self, results: Any = None, *, ax: Axes | None = None) -> Axes:
         """Draw time against message size, with bands, bounds and measured points.
@@ -314,11 +315,11 @@ class Prediction:
 _COLUMNS = (
     *("axis", "groups", "n_ranks", "nodes", "ranks_per_node", "collective", "dtype", "size_bytes"),
     *("algorithm", "protocol", "time_us", "time_us_lo", "time_us_hi", "latency_us", "transfer_us"),
-    *("busbw_gbs", "bound_gbs", "bound", "of_bound", "basis"),
+    *("busbw_gbs", "bound_gbs", "bound_gbs_lo", "bound", "of_bound", "basis"),
 )
 """The attributes of a line that are columns of the frame."""
 
-_SIZES_SHOWN, _ROWS_SHOWN = 5, 60
+_SIZES_SHOWN, _ROWS_SHOWN, _SOURCES_SHOWN = 5, 60, 3
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
@@ -345,7 +346,10 @@ def _described(line: PredictedLine) -> str:
     if np.isfinite(line.bound_gbs):
         share = line.of_bound[-1]
         text += f"{'' if np.isnan(share) else f', {100 * share:.0f} % of the bound'}. "
-        text += f"The bound is {format_bandwidth(line.bound_gbs)}: {line.bound}"
+        bound = format_bandwidth(line.bound_gbs)
+        if line.bound_gbs_lo < 0.995 * line.bound_gbs:
+            bound = format_range(format_bandwidth(line.bound_gbs_lo), bound)
+        text += f"The bound is {bound}: {line.bound}"
     text += "."
     if line.above_wire:
         text += f" busbw may exceed the bandwidth of a wire: {line.above_wire}."
@@ -353,8 +357,8 @@ def _described(line: PredictedLine) -> str:
 
 
 _UNMEASURED = (
-    "These times are not measured. For most systems, the formula is accurate to 25 % from 1 GiB on, and below "
-    f"{format_size(EXACT_FROM)} only to about a factor of two."
+    "No run on a machine of this class is published, so that these times are those of the formula, and the band is that "
+    "of its errors on other machines."
 )
 
 
@@ -364,7 +368,11 @@ def _evidence(line: PredictedLine) -> str:
         f"{basis} ({BASES[basis]})" + ("" if len(set(line.basis)) == 1 else f" {_range(line, basis)}")
         for basis in dict.fromkeys(line.basis)
     ]
-    return f" Basis: {'; '.join(bases)}."
+    sources = ""
+    if line.sources:
+        first, others = line.sources[:_SOURCES_SHOWN], len(line.sources) - _SOURCES_SHOWN
+        sources = f" Published runs: {', '.join(first)}{f' and {others} more' if others > 0 else ''}."
+    return f" Basis: {'; '.join(bases)}.{sources}"
 
 
 def _range(line: PredictedLine, basis: str) -> str:
@@ -392,8 +400,9 @@ def predict(
     """Predict the time of collectives along the axes of a mesh, while all groups of an axis run at the same time.
 
     NCCL's algorithm and protocol are those that its own tuner would choose. Their time is computed from the bandwidth
-    that a group has while its neighbours use the same links. Without a calibration, times of 1 GiB and more are right
-    within 25 % on most systems, and times below 256 MiB only within a factor of two, which the bands show.
+    that a group has while its neighbours use the same links, and from the error that this formula has on published runs
+    of machines like this one. A band contains 9 of 10 measured times. It is narrow where published runs agree, and wide
+    for classes of machines without any, whose ``basis`` is "formula only". docs/prediction.md has the errors by class.
 
     Parameters
     ----------
@@ -411,8 +420,9 @@ def predict(
         Axes or groups of the mesh. By default all axes with several ranks, or those of the mapping.
     dtype : str, default "float32"
         Element type.
-    calibration : Calibration, RunData, DataFrame or path, optional
-        A calibration, or results to calibrate with. By default times come from the formula alone.
+    calibration : Calibration, RunData, DataFrame, path or False, optional
+        A calibration, or results to calibrate with. By default the published runs of machines of this class are the
+        calibration. False for the formula alone.
     settings : NcclSettings, optional
         Settings of NCCL. By default those of the calibration, or NCCL's defaults.
     engines : Engines, optional
@@ -496,6 +506,7 @@ class _Request(NamedTuple):
     dtype: str
     calibration: Calibration | None
     settings: NcclSettings
+    evidence: PublishedErrors | None  # None for all published runs
 
     @classmethod
     def of(
@@ -506,7 +517,11 @@ class _Request(NamedTuple):
         calibration: Any,
         settings: NcclSettings | None,
     ) -> _Request:
-        calibrated = None if calibration is None else as_calibration(calibration, cluster)
+        evidence = no_errors() if calibration is False else None
+        if isinstance(calibration, PublishedErrors):
+            evidence = calibration
+        is_measured = calibration is not None and evidence is None
+        calibrated = as_calibration(calibration, cluster) if is_measured else None
         placement: Placement | None
         if isinstance(mesh, Placement):
             placement, shape = as_placement(mesh, cluster), mesh.mesh
@@ -519,7 +534,7 @@ class _Request(NamedTuple):
             shape = as_mesh(mesh)
             placement = None if cluster is None else as_placement(shape, grown(cluster, shape))
         settings = settings or (None if calibrated is None else calibrated.settings)
-        return cls(placement, shape, dtype, calibrated, settings or NcclSettings())
+        return cls(placement, shape, dtype, calibrated, settings or NcclSettings(), evidence)
 
     @property
     def source(self) -> str:
@@ -576,13 +591,20 @@ class _Request(NamedTuple):
                 f"{collective} has no cost model",
                 hint=f"choose {near}, which is the nearest" if near else f"choose one of {', '.join(MODELLED)}",
             )
-        all_costs = cost(links, collective, size_bytes.astype(np.int64), dtype=self.dtype, settings=self.settings)
+        all_costs = cost(
+            links,
+            collective,
+            size_bytes.astype(np.int64),
+            dtype=self.dtype,
+            settings=self.settings,
+            evidence=self.evidence,
+        )
         for row in range(len(links)):
             algorithm = tuple(ALGORITHMS[k] for k in all_costs.algorithm[row])
             protocol = tuple(PROTOCOLS[k] for k in all_costs.protocol[row])
             signature = Signature.of(links, row, len(groups))
             match = self._find(collective, axis, signature)
-            latency, transfer, basis, half_width = _timed(ModelTimes.of(all_costs, row), match)
+            latency, transfer, basis, band = _timed(ModelTimes.of(all_costs, row), match, all_costs.errors, row)
             yield PredictedLine(
                 axis=axis,
                 collective=collective,
@@ -597,10 +619,12 @@ class _Request(NamedTuple):
                 basis=basis,
                 latency_us=latency,
                 transfer_us=transfer,
-                half_width=half_width,
+                band=band,
                 bound_gbs=float(all_costs.bound_gbs[row]),
+                bound_gbs_lo=float(all_costs.bound_gbs_lo[row]),
                 bound=all_costs.bound[row],
                 above_wire=all_costs.above_wire[row],
+                sources=all_costs.errors.sources(row) if "published" in basis else (),
             )
 
     def _measured(self, axis: str, collective: str, size_bytes: Floats, signature: Signature) -> PredictedLine:
@@ -614,7 +638,7 @@ class _Request(NamedTuple):
                 f"other collectives or group sizes; the calibration has {', '.join(dict.fromkeys(lines))}",
                 hint="measure it, or predict one of these",
             )
-        latency, transfer, basis, half_width = _timed(match[0].own_shape(size_bytes), match)
+        latency, transfer, basis, band = _timed(match[0].own_shape(size_bytes), match)
         groups, empty = self.mesh[axis], ("",) * size_bytes.size
         return PredictedLine(
             axis=axis,
@@ -628,34 +652,41 @@ class _Request(NamedTuple):
             basis=basis,
             latency_us=latency,
             transfer_us=transfer,
-            half_width=half_width,
+            band=band,
         )
 
     def _find(self, collective: str, axis: str, signature: Signature) -> tuple[Calibrated, str] | None:
         return None if self.calibration is None else self.calibration.find(collective, axis, signature)
 
 
-def _timed(shape: ModelTimes, match: tuple[Calibrated, str] | None) -> tuple[Floats, Floats, tuple[str, ...], Floats]:
-    """Return latency, transfer time, basis and half-width of the band at each size."""
+Band = tuple[Floats, Floats]
+
+
+def _timed(
+    shape: ModelTimes, match: tuple[Calibrated, str] | None, errors: GroupErrors | None = None, row: int = 0
+) -> tuple[Floats, Floats, tuple[str, ...], Band]:
+    """Return latency, transfer time, basis and both ends of the band at each size."""
     sizes = shape.size_bytes
     if match is None:
-        half_width = np.log(formula_band(sizes))
-        return shape.latency_us, shape.transfer_us, ("formula only",) * sizes.size, half_width
+        assert errors is not None
+        bases = tuple("published" if is_known else "formula only" for is_known in errors.supports(row, sizes).tolist())
+        return shape.latency_us, shape.transfer_us, bases, errors.band(row, sizes)
     fitted, basis = match
     if fitted.gbs is not None:
         shape = fitted.own_shape(sizes)
     other_ranks = basis == "extrapolated"
     latency, transfer = (fitted.fit.time_parts_elsewhere if other_ranks else fitted.fit.time_parts)(shape)
     low, high = fitted.fit.size_bytes[0], fitted.fit.size_bytes[-1]
-    half_width = np.full(sizes.size, fitted.fit.half_width)
+    half_width = fitted.fit.half_widths(sizes)
     for beyond, least in _OTHER_SIZES:
-        half_width[(sizes * beyond < low) | (sizes > high * beyond)] = max(fitted.fit.half_width, least)
+        is_beyond = (sizes * beyond < low) | (sizes > high * beyond)
+        half_width = np.where(is_beyond, np.maximum(half_width, least), half_width)
     if other_ranks:
         is_middle = (sizes >= 1 << 20) & (sizes < EXACT_FROM)
         half_width = np.maximum(half_width, np.where(is_middle, _MORE_RANKS_MIDDLE, _MORE_RANKS))
     is_inside = (sizes * 1.01 >= low) & (sizes <= high * 1.01)
     bases = tuple(basis if inside else "extrapolated" for inside in is_inside)
-    return latency, transfer, bases, half_width
+    return latency, transfer, bases, (-half_width, half_width)
 
 
 # -- NCCL's own estimate -----------------------------------------------------------------------------------------------

@@ -8,9 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshlab.prediction._costs import BAND_STARTS, formula_band, prices
+from meshlab.prediction._costs import prices
 from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._published_errors import published_errors, size_class
 from meshlab.topology.placement._placement import Placement
+
+LAYOUT_ERROR = 1.05
+"""Factor by which the computation of two layouts of one job and machine misses their predicted ratio, from pairs."""
+
+HIDDEN = 0.7
+"""Share of the communication that may be hidden which a schedule hides, fitted to published steps."""
 
 Key = tuple[object, ...]
 
@@ -25,8 +32,8 @@ class Factor(NamedTuple):
 
     @property
     def expected(self) -> float:
-        """The expected value. Of a part that may vanish it is half: the middle of both ends of the time."""
-        return 0.5 if self.low == 0 else 1.0
+        """The expected value, of a part that a schedule may hide the share that it usually leaves."""
+        return 1 - HIDDEN if self.low == 0 else 1.0
 
 
 class ErrorTerm(NamedTuple):
@@ -69,7 +76,10 @@ def ratio_of(after: Sequence[ErrorTerm], before: Sequence[ErrorTerm]) -> TimeRat
     both in the same way, such as the efficiency of a kernel, or of a protocol on one kind of link. It does not hold for
     a defect of one of the machines.
     """
-    factors = {factor.key: factor for term in (*after, *before) for factor in term.factors}
+    factors: dict[Key, Factor] = {}
+    for factor in (factor for term in (*after, *before) for factor in term.factors):
+        other = factors.get(factor.key, factor)  # of a call of another size, whose interval may be wider
+        factors[factor.key] = factor._replace(low=min(factor.low, other.low), high=max(factor.high, other.high))
 
     def logarithm(key: Key | None = None, factor: float = 1.0) -> float:
         top, bottom = (sum(term.value(key, factor) for term in terms) for terms in (after, before))
@@ -89,22 +99,18 @@ def ratio_of(after: Sequence[ErrorTerm], before: Sequence[ErrorTerm]) -> TimeRat
 
 
 def formula_factors(links: GroupLinks, row: int, collective: str, size: float) -> tuple[Factor, ...]:
-    """Return the errors of the formula for a call on a signature. Their intervals multiply to the band of its size.
+    """Return the error of the price of a call on a signature, whose interval is the band of its size.
 
-    Large calls of a collective on one kind of link share one error. Smaller ones have that, and another one that they
-    share with all calls of their size and below, for every step by which the band becomes wider.
+    Calls of a collective on one kind of link share their error if their sizes are of the same class.
     """
     is_inside = bool(links.domains[row] == 1)
     is_nvlink = is_inside and bool(links.inner_is_nvlink[row])
     gbs = float((links.inner_gbs if is_inside else links.nic_gbs)[row])
     where = "inside NVLink" if is_nvlink else "inside the host" if is_inside else "over the network"
-    label = f"the error of {collective} {where}"
-    edges = [float(start) for start in reversed(BAND_STARTS) if start > size]
-    bands = formula_band([*edges, size]).tolist()
-    steps = zip([*edges, 0.0], bands, [1.0, *bands[:-1]], strict=True)
-    return tuple(
-        Factor((collective, where, gbs, edge), before / band, band / before, label) for edge, band, before in steps
-    )
+    errors = published_errors().on(links.rows(slice(row, row + 1)), collective)
+    low, high = (math.exp(float(end)) for end in errors.band(0, size))
+    key = (collective, where, gbs, int(size_class(size)))
+    return (Factor(key, low, high, f"the error of {collective} {where}"),)
 
 
 def call_term(placement: Placement, axis: str, collective: str, size: float) -> ErrorTerm:

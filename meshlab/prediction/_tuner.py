@@ -116,6 +116,11 @@ class NcclSettings:
         )
 
     @property
+    def has_own_choices(self) -> bool:
+        """Whether NCCL chooses algorithm and protocol by its own tuner, without restrictions."""
+        return (self.algorithms, self.protocols, self.nvls, self.sharp, self.plugin) == (None, None, True, False, None)
+
+    @property
     def offset_us(self) -> float:
         """Latency that the timing mode adds to NCCL's figures, in µs."""
         return _OFFSETS_US[self.mode]

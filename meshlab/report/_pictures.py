@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshlab.analysis._nodes import NodeComparison
 from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.base._errors import MeshlabError
 from meshlab.base._files import write_file
@@ -64,11 +65,12 @@ class Pictures:
     curves: list[tuple[str, list[ReportPicture]]]  # bandwidth and latency of each axis and mode, with a heading
     matrices: list[ReportPicture]  # pairs of ranks
     tunings: list[ReportPicture] = field(default_factory=list)  # default and tuned times
+    nodes: list[ReportPicture] = field(default_factory=list)  # the times between hosts of an acceptance
 
     def save(self, folder: Path, prefix: str) -> None:
         """Write all figures to a folder as PNG files, see `picture_file`."""
         curves = (picture for _, pictures in self.curves for picture in pictures)
-        for picture in (*self.tunings, *self.memberships, *self.machines, *self.matrices, *curves):
+        for picture in (*self.nodes, *self.tunings, *self.memberships, *self.machines, *self.matrices, *curves):
             write_file(folder / picture_file(prefix, picture), figure_png(picture.figure))
 
 
@@ -258,6 +260,19 @@ def matrix_pictures(results: pd.DataFrame) -> list[ReportPicture]:
         text = f"{axis_label(choice['axis'], 'pairs')}. {'. '.join(title.splitlines())}."
         pictures.append(ReportPicture(name, figure, text))
     return pictures
+
+
+def node_pictures(comparison: NodeComparison) -> list[ReportPicture]:
+    """Draw the times between the hosts of an acceptance, in which the slow paths are marked."""
+    if len(comparison.hosts) <= 2:  # one path, which the table shows better
+        return []
+    from matplotlib.figure import Figure
+
+    from meshlab.plots._heatmaps import matrix as plot_matrix
+
+    figure = Figure((WIDTH, WIDTH * 0.8), layout="constrained")
+    title = plot_matrix(comparison.matrix(), ax=figure.add_subplot()).get_title(loc="left")
+    return [ReportPicture("nodes", figure, f"Times between hosts. {'. '.join(title.splitlines())}.")]
 
 
 def tuning_pictures(tuning: Tuning) -> list[ReportPicture]:

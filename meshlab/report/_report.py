@@ -36,11 +36,19 @@ from meshlab.report import _content as content
 from meshlab.report import _tables as report_tables
 from meshlab.report._answers import NO_MESH, Answer, ReportEvidence, answers, headline, pair_parts, without_repeated
 from meshlab.report._embedding import embedded, read_embedded
-from meshlab.report._hosts import host_caveat, host_facts, host_table
+from meshlab.report._hosts import host_caveat, host_facts, host_table, node_table
 from meshlab.report._junit import junit_xml
 from meshlab.report._markdown import markdown_page
 from meshlab.report._next_step import next_step, next_step_of_acceptance
-from meshlab.report._pictures import Pictures, draw, matrix_pictures, picture_file, pictures_by_axis, tuning_pictures
+from meshlab.report._pictures import (
+    Pictures,
+    draw,
+    matrix_pictures,
+    node_pictures,
+    picture_file,
+    pictures_by_axis,
+    tuning_pictures,
+)
 from meshlab.report._printing import page_to_pdf
 from meshlab.report._repeating import repeat_command
 from meshlab.report._stages import Stages
@@ -80,6 +88,7 @@ class Content:
     next_step: Answer
     stages: tuple[Answer, ...]  # of an acceptance, otherwise empty
     answers: tuple[Answer, ...]
+    nodes: ReportTable | None  # the verdicts of an acceptance on several hosts
     caveats: list[str]  # reasons to distrust the numbers
     machine: list[str]
     pivots: list[ReportTable]  # one row per size
@@ -484,6 +493,7 @@ class Report:
             next_step=self._next_step,
             stages=self._stage_answers,
             answers=self._other_answers,
+            nodes=None if self.stages is None or self.stages.nodes is None else node_table(self.stages.nodes),
             caveats=content.caveats(self.results, fingerprint=fingerprint, cluster=self.cluster)
             + [self._host_caveat] * bool(self._host_caveat),
             machine=self._machine(),
@@ -566,6 +576,8 @@ class Report:
             previous=self._baseline,
             published=runs_by_collective(self.expected),
         )
+        if self.stages is not None and self.stages.nodes is not None:
+            drawn = replace(drawn, nodes=node_pictures(self.stages.nodes))
         return drawn if self.tuning is None else replace(drawn, tunings=tuning_pictures(self.tuning))
 
     def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:

@@ -49,7 +49,7 @@ def test_rows_of_a_cpu_pairs_and_single_groups_have_no_bound(graph: pd.DataFrame
 def test_an_nvswitch_may_exceed_the_wire_and_a_sentence_gives_the_reason(graph: pd.DataFrame) -> None:
     rows = graph.assign(n_ranks=8, group="tp_0")
     note = bound_note(with_bounds(rows, "dgx-h200", mesh="tp=8"))
-    assert "479\u2009GB/s for all_reduce" in note[0]
+    assert "491\u2009GB/s for all_reduce" in note[0]
     assert note[1].startswith("busbw may exceed the bandwidth of a wire: NVSwitch reduces")
 
 

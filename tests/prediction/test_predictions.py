@@ -20,7 +20,9 @@ def test_every_row_has_its_parts_its_band_and_its_bound() -> None:
     np.testing.assert_allclose(frame["time_us"], frame["latency_us"] + frame["transfer_us"])
     assert (frame["time_us_lo"] <= frame["time_us"]).all()
     assert (frame["time_us"] <= frame["time_us_hi"]).all()
-    assert (frame["basis"] == "formula only").all()
+    assert set(frame["basis"]) == {"published", "formula only"}
+    assert (frame["sources"].ne("") == frame["basis"].eq("published")).all()
+    assert (frame["bound_gbs_lo"] <= frame["bound_gbs"]).all()
     np.testing.assert_allclose(
         frame["of_bound"].dropna(), (frame["busbw_gbs"] / frame["bound_gbs"])[frame["size_bytes"] >= 2**24]
     )
@@ -44,10 +46,20 @@ def test_times_are_those_of_the_cost_model() -> None:
     assert (line.nodes, line.ranks_per_node) == (2, 2)
 
 
-def test_the_formula_alone_is_a_factor_of_two_below_256_mib_and_narrower_above() -> None:
-    line = ml.predict("dp=16", "dgx-h100", sizes="1K, 128M, 256M, 1G").lines[0]
-    np.testing.assert_allclose(line.time_us_hi / line.time_us, [2, 2, 1.4, 1.25])
-    assert (line.time_us_lo >= line.bound_us / 1.06).all()
+def test_bands_are_two_sided_narrower_with_published_runs_and_never_beyond_the_bound() -> None:
+    sizes = "1K, 64K, 16M, 256M, 1G, 8G"
+    line = ml.predict("dp=16", "dgx-h100", sizes=sizes).lines[0]
+    alone = ml.predict("dp=16", "dgx-h100", sizes=sizes, calibration=False).lines[0]
+    assert set(alone.basis) == {"formula only"}
+    assert alone.sources == ()
+    assert "published" in line.basis
+    assert line.sources
+    assert (line.time_us_hi / line.time_us < alone.time_us_hi / alone.time_us).all()
+    assert (line.band[1] > -line.band[0]).all()  # runs are more often slower than faster
+    assert (line.time_us_lo >= line.bound_us * (1 - 1e-9)).all()
+    # More nodes, wider bands.
+    more = ml.predict("dp=4096", "dgx-h100", sizes=sizes).lines[0]
+    assert (more.band[1] > line.band[1]).all()
 
 
 def test_groups_with_different_links_have_their_own_lines() -> None:
@@ -129,13 +141,13 @@ def test_the_explanation_has_the_choices_the_bound_and_the_evidence() -> None:
     assert (
         "all_reduce · tp (2 groups of 8): inside one NVLink domain. NCCL takes ring LL, then NVLS Simple from" in text
     )
-    assert "The bound is 479 GB/s: NVSwitch reduction. busbw may exceed the bandwidth of a wire: " in text
-    assert "These times are not measured" in text
+    assert "The bound is 482 to 491 GB/s: NVSwitch reduction. busbw may exceed the bandwidth of a wire: " in text
+    assert "Basis: published (measured by others on machines of this class) from 1 KiB to 1 GiB: " in text
     rows = ml.example().query("mode == 'graph'")
     calibrated = ml.predict("tp=2", "dgx-h200", sizes="8:2G", calibration=ml.calibrate(rows, "dgx-h200")).explain()
     calibrated = calibrated.replace("\u2009", " ")
     assert "Basis: calibrated (measured on these groups) from 8 B to 512 MiB; extrapolated" in calibrated
-    assert "These times are not measured" not in calibrated
+    assert "published" not in calibrated
 
 
 def test_the_display_needs_no_javascript() -> None:
