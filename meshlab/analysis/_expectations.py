@@ -31,6 +31,7 @@ from meshlab.prediction._bounds import with_bounds
 from meshlab.prediction._calibration import grown
 from meshlab.prediction._costs import COLLECTIVES
 from meshlab.prediction._predictions import BOUND_FROM, predict
+from meshlab.prediction._published import PublishedCurve
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import as_results
@@ -52,7 +53,18 @@ _NO_COLLECTIVE = "the collective is missing: the text does not name its test"
 
 _CASE = ["axis", "collective", "op", "dtype", "mode", "in_place", *OPTIONS]
 _PREDICTED = ("predicted_us", "predicted_us_lo", "predicted_us_hi")
-_COLUMNS = ["axis", "collective", "dtype", "mode", "in_place", "n_ranks", "size_bytes", "time_us", "busbw_gbs", "bound_gbs"]
+_COLUMNS = [
+    "axis",
+    "collective",
+    "dtype",
+    "mode",
+    "in_place",
+    "n_ranks",
+    "size_bytes",
+    "time_us",
+    "busbw_gbs",
+    "bound_gbs",
+]
 _COLUMNS += ["bound", "of_bound", *_PREDICTED, "published_gbs", "of_published", "machine", "published", "verdict"]
 
 
@@ -107,6 +119,16 @@ def expectations(
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
+def runs_by_collective(expected: pd.DataFrame) -> dict[str, list[PublishedCurve]]:
+    """Return the published runs of the same machine in rows of `expectations`, each once, by collective."""
+    runs: dict[str, dict[str, PublishedCurve]] = {}
+    for collective, published in zip(expected["collective"], expected["published"], strict=True):
+        if published.basis in ("machine", "hosts"):
+            by_name = runs.setdefault(str(collective), {})
+            by_name |= {run.curve.curve: run.curve for run in published.runs if run.curve.curve not in by_name}
+    return {collective: list(by_name.values()) for collective, by_name in runs.items()}
+
+
 def _machine_of_axis(
     row: dict[str, Any], base: MeasuredMachine, cluster: ClusterLike | None, mesh: DeviceMesh | None
 ) -> MeasuredMachine:
@@ -135,7 +157,7 @@ def _machine_of_axis(
 
 def _published(part: pd.DataFrame, machine: MeasuredMachine, leave_out: Collection[str]) -> PublishedComparison:
     """Compare the slowest group at every size with published runs."""
-    last = part.loc[part["size_bytes"].idxmax()]
+    last = part.iloc[int(part["size_bytes"].to_numpy(dtype=np.int64).argmax())]
     collective = plain_value(last["collective"])
     n_ranks = None if plain_value(last["n_ranks"]) is None else int(last["n_ranks"])
     largest = int(last["size_bytes"]), float(last["busbw_gbs"])
@@ -144,7 +166,7 @@ def _published(part: pd.DataFrame, machine: MeasuredMachine, leave_out: Collecti
     if collective is None:
         return PublishedComparison(None, *largest, reason=_NO_COLLECTIVE, is_missing=True)
     missing = machine.missing(n_ranks)
-    if missing and not machine.lacks_network_only(n_ranks):
+    if n_ranks is None or (missing and not machine.lacks_network_only(n_ranks)):
         return PublishedComparison(None, *largest, reason=missing, is_missing=True)
     slowest = part.groupby(["size_bytes", "run_id", "launch"], dropna=False)["time_us"].max()
     times = slowest.groupby("size_bytes").median()

@@ -17,7 +17,7 @@ from meshlab.analysis._measured_machine import (
     machine_of_section,
     with_statements,
 )
-from meshlab.analysis._verdicts import Verdict, most_serious, references_frame, unmeasured, verdict_of
+from meshlab.analysis._verdicts import Verdict, most_serious, one_placement, references_frame, unmeasured, verdict_of
 from meshlab.base._errors import BenchError, ParseError
 from meshlab.base._files import is_folder, path_of, text_of
 from meshlab.base._forwarding import implementation
@@ -73,10 +73,10 @@ class Judgement:
     @cached_property
     def next_step(self) -> str:
         """What to do next: supply a missing fact, or find out what is slow, with what the text itself shows."""
-        return implementation(Judgement._next_step)(self)
+        return self._next_step()
 
     def _next_step(self) -> str:
-        raise NotImplementedError
+        return implementation(Judgement._next_step)(self)
 
     @property
     def references(self) -> pd.DataFrame:
@@ -132,12 +132,14 @@ class Judgement:
         sentences = "".join(f"<div>{escape(verdict.sentence)}</div>" for verdict in self.verdicts[:5])
         head = ["collective", "machine", "size", "busbw", "verdict"]
         references = self.references
-        shown = references[["source", "date", "system", "size_bytes", "busbw_gbs"]].astype(object)
+        columns_of_runs = references[["source", "date", "system", "size_bytes", "busbw_gbs"]].astype(object)
         rows_of_runs = [
             (source, "–" if date is None or date != date else date, system, format_size(size), format_bandwidth(busbw))
-            for source, date, system, size, busbw in shown.itertuples(index=False)
+            for source, date, system, size, busbw in columns_of_runs.itertuples(index=False)
         ]
-        runs = table(["published", "date", "machine", "size", "busbw"], rows_of_runs, most=20) if len(references) else ""
+        runs = (
+            table(["published", "date", "machine", "size", "busbw"], rows_of_runs, most=20) if len(references) else ""
+        )
         return card(self.verdict.word, self.next_step, sentences, table(head, rows) if len(rows) > 1 else "", runs)
 
 
@@ -153,8 +155,8 @@ def judge(
 ) -> Judgement:
     """Judge whether measured bandwidths are normal: against published runs of the same machine, and its bound.
 
-    The machine is recognised from the source: the list of devices of nccl-tests, hosts, lines of NCCL and launchers, the
-    columns of a frame. What is missing is named, and can be stated. Only sizes at which published runs agree are
+    The machine is recognised from the source: the list of devices of nccl-tests, hosts, lines of NCCL and launchers, or
+    the columns of a frame. What is missing is named, and can be stated. Only sizes at which published runs agree are
     compared. Runs that have the very times of the measurement are left out.
 
     Parameters
@@ -212,11 +214,32 @@ def judge(
             machine=machine,
             leave_out=left_out,
         )
-        rows = _one_placement(expected)
+        rows = one_placement(expected)
         if not len(rows):
             verdicts.append(unmeasured(_why_no_row(part.results), collective=part.collective, machine=machine.title))
         verdicts += [verdict_of(row) for _, row in rows.iterrows()]
     return Judgement(tuple(verdicts), text)
+
+
+def parts_of(source: Any) -> list[_Part]:
+    """Return the results of a source by machine."""
+    return _parts(source)[1]
+
+
+def with_machine(source: Any) -> tuple[Any, MeasuredMachine | None]:
+    """Return a source, a log if it is the path of one, and its machine. None if its tests ran on different machines."""
+    if isinstance(source, RunData):
+        return source, machine_of_run(source)
+    path = path_of(source) if isinstance(source, (str, os.PathLike)) and not is_folder(source) else None
+    text = ""
+    if path is not None and path.suffix not in _FRAMES:
+        source, text = read_log(path), text_of(path, hint="pass a log of nccl-tests")[0]
+    if not isinstance(source, (Log, Section)):
+        return source, None
+    sections = (source,) if isinstance(source, Section) else source.sections
+    machines = [machine_of_section(section, text) for section in sections if len(section.table)]
+    is_one = len({replace(machine, cluster=None) for machine in machines}) == 1
+    return source, machines[0].with_cluster() if is_one else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +265,7 @@ def _parts(source: Any) -> tuple[str, list[_Part]]:
     if isinstance(source, (str, os.PathLike)) and is_folder(source):
         source = load(Path(source))
     path = path_of(source) if isinstance(source, (str, bytes, os.PathLike)) else None
-    if isinstance(source, (str, bytes)) and path is None or path is not None and path.suffix not in _FRAMES:
+    if (isinstance(source, (str, bytes)) and path is None) or (path is not None and path.suffix not in _FRAMES):
         text, _ = text_of(source, hint="pass a log of nccl-tests, a run or results")
         return text, _of_log(read_log(f"{text}\n"), text)
     if path is not None and path.suffix == ".json":
@@ -259,7 +282,9 @@ def _parts(source: Any) -> tuple[str, list[_Part]]:
 
 def _of_log(log: Log, text: str) -> list[_Part]:
     if not log.sections:
-        raise ParseError("this text has no test of nccl-tests", hint="pass the output of all_reduce_perf or another test")
+        raise ParseError(
+            "this text has no test of nccl-tests", hint="pass the output of all_reduce_perf or another test"
+        )
     return [_of_section(section, text) for section in log.sections]
 
 
@@ -307,15 +332,6 @@ def _as_measured(rows: pd.DataFrame) -> pd.DataFrame:
     backends = rows["source"].where(rows["source"].isin(list(SOURCES))) if "source" in rows else None
     measured["source"] = "nccl-tests" if backends is None else backends.fillna("nccl-tests")
     return measured.assign(status="ok")
-
-
-def _one_placement(expected: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows out of place, and those in place of tests that have no others."""
-    if not len(expected):
-        return expected
-    keys = ["axis", "collective", "dtype", "mode"]
-    ordered = expected.sort_values("in_place", kind="stable", na_position="first")
-    return ordered.drop_duplicates(keys).sort_index()
 
 
 def _why_no_row(results: pd.DataFrame) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshlab.base._errors import BenchError, MeshlabError
-from meshlab.base._files import is_file
 from meshlab.base._units import format_range
 from meshlab.nccl_tests._log import DeviceLine, Section
 from meshlab.prediction._published import published_curves
@@ -49,11 +48,17 @@ _WORDS = (
     (r"\bgIB\b", ("gcp-a3-ultra", "gcp-a4")),
     (r"ndv4-topo|ND(?:96)?\w*A100_?v4|ND A100 v4", ("azure-nd-a100-v4",)),
     (r"ndv5-topo|ND(?:96)?\w*_?H[12]00_?v5|ND H[12]00 v5", ("azure-ndv5", "azure-nd-h200-v5")),
-    (r"BM\.GPU\.(?:H100|H200|B200|B300|MI300X|B4)\b", ("oci-h100", "oci-h200", "oci-b200", "oci-b300", "oci-mi300x", "oci-b4")),
+    (
+        r"BM\.GPU\.[HBM]\d+X?\.8",
+        ("oci-h100", "oci-h200", "oci-b200", "oci-b300", "oci-mi300x", "oci-b4"),
+    ),
     (r"DGX[ -]?Spark", ("dgx-spark",)),
     (r"\bPolaris\b", ("polaris",)),
     (r"\bAlps\b|provider is cxi|\bcxi\b", ("alps-gh200", "polaris")),
-    (r"AWS Libfabric|aws-ofi-nccl|[Pp]rovider(?: is)? efa|\befa\b", ("aws-p5", "aws-p5en", "aws-p4d", "aws-p6-b200", "aws-p6-b300")),
+    (
+        r"AWS Libfabric|aws-ofi-nccl|\befa\b",
+        ("aws-p5", "aws-p5en", "aws-p4d", "aws-p6-b200", "aws-p6-b300"),
+    ),
     (r"NVL72", ("gb200-nvl72", "gb300-nvl72")),
 )
 
@@ -68,6 +73,7 @@ class MeasuredMachine:
     nic_gbps: float = math.nan  # sum of the line rates of the NICs of a host in Gb/s
     nics: str = ""  # the NICs in words, empty if unknown
     n_nics: int | None = None  # their number, if only that is known
+    n_ranks: int | None = None
     cluster: Cluster | None = None
     excluded: str = ""  # why its speed is not judged, as the end of a sentence
     unlike: str = ""  # why it is not compared with published runs
@@ -105,14 +111,16 @@ class MeasuredMachine:
     def missing(self, n_ranks: int | None) -> str:
         """Return the first fact that is needed and missing, with the way to state it, or an empty text."""
         if n_ranks is None:
-            return "the number of ranks is missing: the text has neither a complete list of devices nor rates that show it"
+            return "the number of ranks is missing: neither a list of devices nor the rates show it"
         if self.gpu is None:
-            return "the GPU is missing: the text has no list of devices (state it with gpu=, on the command line --gpu)"
+            return "the GPU is missing: the text has no list of devices (state it with gpu=, --gpu)"
         if self.nodes is None:
             return f"the number of hosts of the {n_ranks} ranks is missing (state it with nodes=, --nodes)"
         if self.has_network and not math.isfinite(self.nic_gbps):
             part = "NICs are" if self.n_nics is None else f"rate of the {self.n_nics} NICs is"
-            return f'the {part} missing (state them with nics="8 x 400" or cluster="{self._example}", --nics, --cluster)'
+            return (
+                f'the {part} missing (state them with nics="8 x 400" or cluster="{self._example}", --nics, --cluster)'
+            )
         return ""
 
     def lacks_network_only(self, n_ranks: int | None) -> bool:
@@ -124,12 +132,18 @@ class MeasuredMachine:
         fitting = (name for name, machine in PRESETS.items() if gpu_model(machine.gpu) == self.model)
         return next(fitting, "dgx-h100")
 
+    def of_results(self, results: pd.DataFrame) -> MeasuredMachine:
+        """Return this machine with the GPU that results name, if it is unknown."""
+        return self if self.gpu is not None else replace(self, gpu=machine_of_frame(results).gpu)
+
     def known_networks(self) -> tuple[MeasuredMachine, ...]:
         """Return this machine with every network that presets and published runs have for these hosts."""
         rates: dict[float, str] = {}
         for name, machine in PRESETS.items():
             if gpu_model(find_product(machine.gpu).name) == self.model and _devices(machine) == self.gpus_per_node:
-                rates.setdefault(_total(name), f"{sum(switch[2] for switch in machine.switches)} × {machine.gbits:g} Gb/s")
+                rates.setdefault(
+                    _total(name), f"{sum(switch[2] for switch in machine.switches)} × {machine.gbits:g} Gb/s"
+                )
         for curve in published_curves():
             rate = curve.nic_gbps_per_node
             if (curve.gpu_model, curve.gpus_per_node) == (self.model, self.gpus_per_node) and math.isfinite(rate):
@@ -190,7 +204,7 @@ def machine_of_section(section: Section, text: str = "") -> MeasuredMachine:
     """Return the machine of a section of a log: its list of devices, its hosts, and the lines of NCCL and launchers."""
     names = [line.name for line in section.devices if line.name]
     models = sorted({gpu_model(name) for name in names})
-    machine = MeasuredMachine(gpu=section.gpu)
+    machine = MeasuredMachine(gpu=section.gpu, n_ranks=section.n_ranks)
     if len(models) > 1:
         return replace(machine, excluded=f"the ranks have different GPUs ({format_range(models[0], models[-1])})")
     machine = replace(machine, excluded=_exclusion(" ".join(dict.fromkeys(names))))
@@ -224,7 +238,9 @@ def _hosts(section: Section) -> tuple[int | None, int | None]:
         most = 1 + max(line.device for line in section.devices)
         # The last lines of a list that was cut show the devices of the last host.
         is_last = section.devices[-1].rank == n_ranks - 1 and n_ranks % most == 0
-        nodes = n_ranks // most if is_last and all(line.rank % most == line.device for line in section.devices) else None
+        nodes = (
+            n_ranks // most if is_last and all(line.rank % most == line.device for line in section.devices) else None
+        )
     if nodes is None or n_ranks % nodes:
         return nodes, None
     return nodes, n_ranks // nodes
@@ -327,13 +343,18 @@ def with_statements(
     return machine.with_cluster()
 
 
+def sized_cluster(cluster: ClusterLike, machine: MeasuredMachine | None) -> Cluster:
+    """Return a cluster. A preset gets the hosts of the measurement, or as many as its ranks need."""
+    if not isinstance(cluster, str) or machine is None:
+        return as_cluster(cluster)
+    kind = find_preset(cluster)
+    needed = None if machine.n_ranks is None else -(-machine.n_ranks // _devices(kind))
+    return preset(cluster, nodes=machine.nodes or needed)
+
+
 def _on_cluster(machine: MeasuredMachine, n_ranks: int | None, cluster: ClusterLike) -> MeasuredMachine:
     """Add a cluster. A preset gets the hosts of the measurement, or as many as its ranks need."""
-    if isinstance(cluster, str) and not is_file(cluster):
-        devices = _devices(find_preset(cluster))
-        needed = machine.nodes or (1 if n_ranks is None else -(-n_ranks // devices))
-        cluster = preset(cluster, nodes=max(needed, 1))
-    cluster = as_cluster(cluster)
+    cluster = sized_cluster(cluster, replace(machine, n_ranks=n_ranks))
     rate, nics = nics_of(cluster)
     per_node = cluster.n_devices // max(cluster.n_nodes, 1)
     nodes = machine.nodes or (None if n_ranks is None else -(-n_ranks // max(per_node, 1)))

@@ -120,11 +120,12 @@ def compare_with_published(
     left_out = {*leave_out, *_sources_of_itself(measured, library)}
     usable = _usable(measured, left_out, library)
     undecided = None
-    for basis, found in (
-        ("machine", [curve for curve in usable if _is_same_machine(curve, measured, machine)]),
-        ("hosts", [curve for curve in usable if _has_other_hosts(curve, measured, machine)]),
-    ):
-        if found and (comparison := _at_largest_agreeing(measured, found, basis)) is not None:  # type: ignore[arg-type]
+    alike: dict[Basis, list[PublishedCurve]] = {
+        "machine": [curve for curve in usable if _is_same_machine(curve, measured, machine)],
+        "hosts": [curve for curve in usable if _has_other_hosts(curve, measured, machine)],
+    }
+    for basis, runs in alike.items():
+        if runs and (comparison := _at_largest_agreeing(measured, runs, basis)) is not None:
             if comparison.word is not None:
                 return comparison
             undecided = undecided or comparison
@@ -168,10 +169,10 @@ def _usable(
     for curve in curves:
         if curve.collective == measured.collective and curve.verdict != "slow" and curve.source not in left_out:
             by_run.setdefault(curve.curve, []).append(curve)
-    usable = []
-    for placements in by_run.values():
-        usable.append(next((curve for curve in placements if curve.in_place == measured.in_place), placements[0]))
-    return usable
+    return [
+        next((curve for curve in placements if curve.in_place == measured.in_place), placements[0])
+        for placements in by_run.values()
+    ]
 
 
 def _sources_of_itself(measured: MeasuredCurve, curves: Iterable[PublishedCurve]) -> set[str]:
@@ -284,7 +285,9 @@ def _by_network(
     nodes, per_node = machine.nodes or 1, machine.gpus_per_node or 1
     limit = _limit(measured.collective, machine.nic_gbps, nodes, per_node)
     others = [curve for curve in curves if _uses_network(curve) and curve.source not in leave_out]
-    alike = [curve for curve in others if curve.collective == measured.collective and (curve.nodes == 2) == (nodes == 2)]
+    alike = [
+        curve for curve in others if curve.collective == measured.collective and (curve.nodes == 2) == (nodes == 2)
+    ]
     if machine.is_rack_gpu:  # NVLink carries most of its traffic
         return None
     for chosen, key in ((alike, "network"), (others, "other collectives")):
@@ -310,7 +313,7 @@ def _uses_network(curve: PublishedCurve) -> bool:
 
 
 def _best_of_sources(runs: Iterable[PublishedRun]) -> tuple[PublishedRun, ...]:
-    """Return the best run of each source, collective and kind of machine, so that a long list does not outweigh others."""
+    """Return the best run of each source, collective and kind of machine: a long list must not outweigh others."""
     best: dict[tuple[str, str, int, float], PublishedRun] = {}
     for run in runs:
         curve = run.curve

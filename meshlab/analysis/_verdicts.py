@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from meshlab.analysis._expectations import SLOW_WORDS, is_below_prediction, predicted_range
+from meshlab.analysis._expectations import is_below_prediction, predicted_range
 from meshlab.analysis._published_comparison import PublishedComparison
 from meshlab.base._outcome import Outcome
 from meshlab.base._units import THIN, format_bandwidth, format_range, format_size
@@ -107,6 +107,15 @@ def verdict_of(row: Any) -> Verdict:
     )
 
 
+def one_placement(expected: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows out of place, and those in place of tests that have no others."""
+    if not len(expected):
+        return expected
+    keys = ["axis", "collective", "dtype", "mode"]
+    ordered = expected.sort_values("in_place", kind="stable", na_position="first")
+    return ordered.drop_duplicates(keys).sort_index()
+
+
 def unmeasured(reason: str, *, collective: str | None = None, machine: str = "") -> Verdict:
     """Return the verdict on a text without rows that can be compared."""
     subject = f"{collective or 'the log'}{f' on {machine}' if machine else ''}"
@@ -147,7 +156,9 @@ def references_frame(verdicts: Iterable[Verdict]) -> pd.DataFrame:
 def _sentence(row: Any, comparison: PublishedComparison, word: VerdictWord, size: int, busbw: float) -> str:
     """Write a verdict in one sentence: the measurement, its share of what others reach and of the bound, the word."""
     axis = f" along {row['axis']}" if isinstance(row["axis"], str) else ""
-    start = f"{row['collective'] or 'an unnamed test'}{axis} on {_machine(row, comparison)}: {format_bandwidth(busbw)} at "
+    start = (
+        f"{row['collective'] or 'an unnamed test'}{axis} on {_machine(row, comparison)}: {format_bandwidth(busbw)} at "
+    )
     start += format_size(size)
     bound = float(row["bound_gbs"])
     of_bound = f"{_percent(busbw / bound)} of the bound ({_number(bound)})" if math.isfinite(bound) else ""
@@ -157,8 +168,10 @@ def _sentence(row: Any, comparison: PublishedComparison, word: VerdictWord, size
         shares = " and ".join(filter(None, [_of_published(comparison), of_bound]))
         return f"{start} is {shares}: {word}."
     band = predicted_range(row)
-    predicted = f"at least {format_bandwidth(_lowest_predicted(row))} is predicted" if is_below_prediction(row) else (
-        f"{band} is predicted" if band else ""
+    predicted = (
+        f"at least {format_bandwidth(_lowest_predicted(row))} is predicted"
+        if is_below_prediction(row)
+        else (f"{band} is predicted" if band else "")
     )
     measured = f" is {of_bound}" if of_bound else ""
     return f"{start}{measured}, and {predicted}: {word}. Published runs do not decide, because {comparison.reason}."
@@ -199,8 +212,3 @@ def _percent(share: float) -> str:
 
 def _number(gbs: float) -> str:
     return format_bandwidth(gbs).partition(THIN)[0]
-
-
-def is_slow(word: str) -> bool:
-    """Return whether a word of `expectations` means slow."""
-    return word in SLOW_WORDS

@@ -2,6 +2,7 @@ from ._bench import bench as bench
 from ._bench import bench_pairs as bench_pairs
 from ._bench import overlap as overlap
 from ._compare_now import compare_now as compare_now
+from ._compute_rates import compute_rates as compute_rates
 from ._environments import READS as READS
 from ._environments import EnvComparison as EnvComparison
 from ._environments import compare_env as compare_env

@@ -13,39 +13,55 @@ from meshlab.cli._arguments import (
     add_backend,
     add_force,
     add_gpus,
+    add_nodes,
     add_ranks,
     add_redact,
-    cluster_of,
     gpus_of,
     read_thresholds,
+    sized_cluster_of,
 )
 from meshlab.cli._fitting import fitted
 from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, is_vacant, print_error, print_text
+from meshlab.cli._per_node import accept_per_node
 from meshlab.cli._ranks import default_ranks, opened_engines, size_fix, system_label
-from meshlab.engines._launchers import launched_as
+from meshlab.engines._launchers import launch_of
 
 if TYPE_CHECKING:
+    from meshlab.analysis._nodes import NodeComparison
     from meshlab.commissioning._outcome import Acceptance
     from meshlab.report._stages import StageResult
 
 _FEWEST_RANKS = 4  # fewer ranks have too few pairs to identify a slow one, and no axis with several groups
+_MOST_HOSTS = 16  # that are listed although they did not fail
 _REPORTS = ("report.html", "report.md", "junit.xml")
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Check a machine, print its stages and the verdict, and write the reports."""
+    """Check a machine, or each node by itself."""
+    launch = launch_of()
+    if options.per_node:
+        return accept_per_node(options, lambda of_node: _accept(of_node, None))
+    if options.ranks is not None and launch is not None and launch.launcher == "srun" and not launch.interface:
+        launch = None  # srun without MPI: this task starts its ranks
+    return _accept(options, None if launch is None else launch.size)[0]
+
+
+def _accept(options: argparse.Namespace, n_started: int | None) -> tuple[int, Acceptance | None]:
+    """Check a machine, print its stages and the verdict, and write the reports. Return the exit code and the outcome.
+
+    `n_started` is the number of ranks that a launcher has started, one of which this process becomes.
+    """
     from meshlab.commissioning._acceptance import acceptance
     from meshlab.commissioning._folder import check_new, read_scope
     from meshlab.engines._checks import check_mesh_size
     from meshlab.mesh._mesh import as_mesh
     from meshlab.runs._rundata import has_measurements
 
-    process = launched_as()
     # Check all input before any process starts.
     _check_files(options)
     scope = read_scope(options.resume) if options.resume else None
     thresholds = read_thresholds(options.thresholds)
-    n = options.ranks if process is None else process[1]
+    n = options.ranks if n_started is None else n_started
     mesh = None
     if options.mesh is not None:
         fills_axis = "-1" in options.mesh and n is None
@@ -58,12 +74,12 @@ def _run(options: argparse.Namespace) -> int:
     if n < 1:
         raise BenchError(f"--ranks {n} must be positive", hint="pass the number of ranks to start")
     if layout is not None:
-        check_mesh_size(layout, n, fix=size_fix(layout.world_size, is_started=process is not None))
+        check_mesh_size(layout, n, fix=size_fix(layout.world_size, is_started=n_started is not None))
     out = options.out or options.resume
     was_vacant = bool(options.out) and is_vacant(Path(options.out))
-    with opened_engines(n, options.backend, joins=process is not None, devices=gpus_of(options.gpus)) as engines:
+    with opened_engines(n, options.backend, joins=n_started is not None, devices=gpus_of(options.gpus)) as engines:
         if engines is None:
-            return OK
+            return OK, None
         print_text(fitted(f"{system_label(engines)}: ready"))
         started_by = "a launcher has started the ranks; run meshlab doctor on this host"
         interrupted = False
@@ -72,13 +88,13 @@ def _run(options: argparse.Namespace) -> int:
                 engines,
                 mesh,
                 thresholds=thresholds,
-                cluster=cluster_of(options.cluster),
+                cluster=sized_cluster_of(options.cluster, options.nodes),
                 quick=options.quick,
                 # The rows of redacted runs are written at the end, because the names in them are known only then.
                 out=None if options.redact else options.out,
                 resume=options.resume,
                 overwrite=options.force,
-                installation=started_by if process is not None else None,
+                installation=started_by if n_started is not None else None,
                 on_stage=_print_stage,
             )
         except KeyboardInterrupt as error:
@@ -88,13 +104,15 @@ def _run(options: argparse.Namespace) -> int:
                     shutil.rmtree(options.out, ignore_errors=True)
                 raise
             result, interrupted = measured, True
+    if result.stages.nodes is not None:
+        print_text(f"\n{_node_lines(result.stages.nodes)}")
     decided = "" if result.outcome != "not decided" or "not decided" in result.verdict.lower() else "not decided: "
     print_text(fitted(f"\n{decided}{result.verdict}"))
     is_written = _write(result, None if out is None else Path(out), options)
     if interrupted:
-        return INTERRUPTED
+        return INTERRUPTED, result
     code = OK if result.is_passed else FAILED
-    return code if is_written else code or FAILED
+    return code if is_written else code or FAILED, result
 
 
 def _check_files(options: argparse.Namespace) -> None:
@@ -110,6 +128,24 @@ def _check_files(options: argparse.Namespace) -> None:
         Report.check_suffix(name)
         if not Path(name).parent.is_dir():
             raise BenchError(f"-o {name} is in a folder that does not exist", hint="create it first")
+
+
+def _node_lines(comparison: NodeComparison) -> str:
+    """Return the verdicts on the hosts as a table, those that failed first. Accepted ones are counted if many."""
+    from meshlab.report._hosts import node_table
+
+    table = node_table(comparison)
+    is_bad = [any(cell.is_bad for cell in row) for row in table.rows]
+    rows = [[cell.text for cell in row] for row, bad in zip(table.rows, is_bad, strict=True) if bad]
+    others = [[cell.text for cell in row] for row, bad in zip(table.rows, is_bad, strict=True) if not bad]
+    omitted = len(others) - _MOST_HOSTS + table.more
+    rows = [list(table.header), *rows, *others[:_MOST_HOSTS]]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(table.header) - 1)]
+    lines = [
+        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*lines, *[f"… and {omitted:,} more hosts that did not fail"] * (omitted > 0)])
 
 
 def _print_stage(stage: StageResult) -> None:
@@ -157,6 +193,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "if any)",
     )
     add("--cluster", metavar="NAME|FILE", help="a preset, or a description of the machine (default: it is probed)")
+    add_nodes(parser)
+    add(
+        "--per-node",
+        action="store_true",
+        help="check each node by itself, with ranks that start on it, in one task of srun per node, without MPI; --out "
+        "gets a folder per node, and the last task prints all verdicts",
+    )
     add("--quick", action="store_true", help="measure fewer sizes, and less precisely")
     add("--out", metavar="DIR", help="output folder for the runs of the stages, report.html, report.md and junit.xml")
     add("--resume", metavar="DIR", help="continue the acceptance in a folder, with its mesh, thresholds and extent")

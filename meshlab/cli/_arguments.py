@@ -66,6 +66,13 @@ def add_out(
     parser.add_argument("-o", "--out", metavar=metavar, default=default, action=action, help=text)
 
 
+def add_nodes(parser: argparse.ArgumentParser) -> None:
+    """Add ``--nodes``, the number of hosts of the machine."""
+    parser.add_argument(
+        "--nodes", type=int, metavar="N", help="number of hosts (default: those of the source, or as many as needed)"
+    )
+
+
 def add_sizes(parser: argparse.ArgumentParser, default: str | None, text: str = "%(default)s") -> None:
     """Add ``--sizes``."""
     parser.add_argument(
@@ -115,6 +122,21 @@ def cluster_of(name: str | None) -> Cluster | str | None:
     from meshlab.topology.readers._detect import read
 
     return as_cluster(read(Path(name))) if name is not None and is_file(name) else name
+
+
+def sized_cluster_of(name: str | None, nodes: int | None) -> Cluster | str | None:
+    """Return a cluster from the path of a file, or a preset with a number of hosts."""
+    from meshlab.topology.model._presets import preset
+
+    cluster = cluster_of(name)
+    if nodes is None:
+        return cluster
+    if isinstance(cluster, str):
+        return preset(cluster, nodes)
+    raise BenchError(
+        "--nodes is the size of a preset, but --cluster is " + ("missing" if cluster is None else "a file"),
+        hint="pass --cluster dgx-h100" if cluster is None else "omit --nodes",
+    )
 
 
 def read_thresholds(name: str | None) -> Thresholds | None:

@@ -24,7 +24,9 @@ from meshlab.cli._demo import DEMO
 from meshlab.cli._doctor import DOCTOR
 from meshlab.cli._explain import EXPLAIN
 from meshlab.cli._export import EXPORT
+from meshlab.cli._judge import JUDGE
 from meshlab.cli._lab import LAB
+from meshlab.cli._launch import LAUNCH
 from meshlab.cli._output import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error
 from meshlab.cli._parser import CommandParser, Parser, examples_text, folded, is_first_process
 from meshlab.cli._predict import PREDICT
@@ -49,6 +51,7 @@ _EXAMPLES = (
     ("meshlab tune --mesh tp=2 --axis tp -o tuned", "options faster than the defaults"),
     ("meshlab report run2 --baseline run1 --thresholds dgx-h100 -o run2.html", "and its checks"),
     ("meshlab compare run1 run2", "regressions; also of nccl-tests logs"),
+    ("meshlab judge nccl-tests.log", "is this number normal?"),
     ("meshlab explain train.log", "what is wrong in a log, and what to do"),
     ('meshlab predict "dp=16, tp=8" --cluster dgx-h100', "expected times; starts nothing"),
     ("meshlab app", "the workbench as a web page"),
@@ -72,12 +75,14 @@ COMMANDS = (
     TUNE,
     REPORT,
     COMPARE,
+    JUDGE,
     EXPLAIN,
     PREDICT,
     APP,
     EXPORT,
     SEARCH,
     LAB,
+    LAUNCH,
 )
 
 _AXIS = re.compile(r"(?:--mesh=)?[A-Za-z_]\w*=-?\d+,?")

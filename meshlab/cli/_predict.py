@@ -7,7 +7,15 @@ import shutil
 from pathlib import Path
 
 from meshlab.base._collectives import usual_collectives_text
-from meshlab.cli._arguments import Command, add_out, add_sizes, check_table_suffix, cluster_of, split_commas
+from meshlab.cli._arguments import (
+    Command,
+    add_nodes,
+    add_out,
+    add_sizes,
+    check_table_suffix,
+    sized_cluster_of,
+    split_commas,
+)
 from meshlab.cli._fitting import fitted
 from meshlab.cli._output import OK, print_text, write_table
 
@@ -20,7 +28,7 @@ def _run(options: argparse.Namespace) -> int:
     from meshlab.prediction._predictions import predict
 
     check_table_suffix(options.out)
-    cluster = cluster_of(options.cluster)
+    cluster = sized_cluster_of(options.cluster, options.nodes)
     measured = Path(options.calibration) if options.calibration else None
     prediction = predict(
         options.mesh,
@@ -52,6 +60,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a preset such as dgx-h100, which gets as many hosts as the mesh needs, or a file that describes hardware",
     )
+    add_nodes(parser)
     add("--axis", action="append", metavar="AXIS", help="axes, separated by commas (default: all with several ranks)")
     add_sizes(parser, "8:4G")
     add("--dtype", default="float32", help="element type (default: %(default)s)")

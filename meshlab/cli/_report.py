@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshlab.base._errors import BenchError
-from meshlab.cli._arguments import Command, add_out, add_redact, cluster_of, read_thresholds
+from meshlab.cli._arguments import Command, add_nodes, add_out, add_redact, cluster_of, read_thresholds
 from meshlab.cli._fitting import fitted
 from meshlab.cli._output import FAILED, OK, plain_warnings, print_text
 
@@ -40,6 +40,7 @@ def _run(options: argparse.Namespace) -> int:
             runs[0] if len(runs) == 1 else runs,
             mesh=options.mesh or _common_mesh(loaded),
             cluster=cluster_of(options.cluster) if options.cluster else this_host(loaded if loaded == runs else []),
+            nodes=options.nodes,
             baseline=baseline[0] if len(baseline) == 1 else baseline or None,
             thresholds=read_thresholds(options.thresholds),
             title=options.title,
@@ -114,6 +115,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="the measured machine: a preset, or a file that describes hardware (default: this host, if the run was "
         "measured on it)",
     )
+    add_nodes(parser)
     parser.add_argument("--mesh", help="the measured mesh, if the runs do not contain it")
     parser.add_argument("--title", help="the headline")
     parser.add_argument("--pictures", action="store_true", help="write the figures of a .md report as PNG files")

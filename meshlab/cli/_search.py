@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshlab.base._errors import BenchError
-from meshlab.cli._arguments import Command, add_out, add_ranks, check_table_suffix
+from meshlab.cli._arguments import Command, add_out, add_ranks, check_table_suffix, sized_cluster_of
 from meshlab.cli._fitting import fitted
 from meshlab.cli._jobs import job_fields, job_hints
 from meshlab.cli._output import OK, print_text, write_table
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from meshlab.prediction._search import Layouts
-    from meshlab.topology.model._cluster import Cluster
 
 _DEGREES = ("pp", "dp", "cp", "tp", "ep", "interleave")
 
@@ -27,11 +26,12 @@ def _run(options: argparse.Namespace) -> int:
     from meshlab.mesh._describe import wrapped
     from meshlab.prediction._job import Job
     from meshlab.prediction._search import search
+    from meshlab.topology.model._presets import as_cluster
 
     check_table_suffix(options.out)
     if options.rows < 1:
         raise BenchError(f"--rows {options.rows} must be positive")
-    cluster, changes = _cluster(options.cluster, options.nodes), job_fields(options.set)
+    cluster, changes = as_cluster(sized_cluster_of(options.cluster, options.nodes)), job_fields(options.set)
     with job_hints(*_DEGREES, "peak"):
         layouts = search(
             cluster,
@@ -55,19 +55,6 @@ def _integers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers; write 8 or 4,8") from None
-
-
-def _cluster(name: str, nodes: int | None) -> Cluster:
-    """Return a preset with a number of hosts, or the cluster that a file describes."""
-    from meshlab.base._files import is_file
-    from meshlab.topology.model._presets import as_cluster, preset
-    from meshlab.topology.readers._detect import read
-
-    if not is_file(name):
-        return preset(name, nodes)
-    if nodes is None:
-        return as_cluster(read(Path(name)))
-    raise BenchError("--nodes is the size of a preset, but --cluster is a file", hint="omit --nodes")
 
 
 def _figure(layouts: Layouts, rows: int) -> Figure:

@@ -327,8 +327,9 @@ class ProcessModule(Protocol):
     def load(self) -> None:
         """Import the library, so that a rank that cannot do it does not let the others wait in `open_world`."""
 
-    def unique_id(self) -> bytes:
-        """Return an id that all ranks of a world must share, or an empty one if they need none."""
+    def unique_id(self, peers: Sequence[str] | None = None) -> bytes:
+        """Return an id that all ranks of a world must share, or an empty one if they need none. Rank 0 creates it."""
+        # `peers` are addresses of the other hosts. None if the ranks of one host have a file to find each other.
 
     def open_world(self, rendezvous: Rendezvous) -> Backend:
         """Open the communicator of all ranks. All ranks must call it, and it blocks until they do."""

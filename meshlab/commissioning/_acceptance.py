@@ -11,6 +11,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshlab.analysis._nodes import (
+    CPU_LIMITS,
+    GPU_LIMITS,
+    NodeComparison,
+    Paths,
+    SlowPart,
+    compare_nodes,
+    describe_part,
+    node_verdicts,
+    paths_between,
+    slow_alone,
+    slow_parts,
+    times_alone,
+)
 from meshlab.analysis._pairs import SLOW, pair_table
 from meshlab.analysis._thresholds import Thresholds
 from meshlab.base._errors import BenchError, CommunicatorError, EngineError, MeshlabError, TopologyError
@@ -42,6 +56,7 @@ from meshlab.topology.readers._hosts import probe
 if TYPE_CHECKING:
     import pandas as pd
 
+FABRIC_CONFIRMATION = "fabric-again"  # the same of the paths between hosts
 CONFIRMATION = "pairs-again"  # the second measurement of pairs, which has to confirm that some of them are slow
 ESSENTIAL = "sweep"  # the stage without which nothing was accepted
 JUDGING = ("reference", "thresholds")  # The stages that judge the speed. On a CPU there is no reference.
@@ -140,8 +155,9 @@ def acceptance(
     planned = plans(scope.mesh, engines, scope.thresholds, quick=scope.quick)
     earlier: dict[str, RunData] = {}
     if resume is not None:
-        stage_plans = {name: stage.plan for name, stage in planned.items() if stage.plan is not None}
-        earlier = earlier_runs(resume, stage_plans | {CONFIRMATION: stage_plans.get("pairs")}, scope.mesh)
+        stage_plans = {name: stage.plan for name, stage in planned.items()}
+        stage_plans |= {CONFIRMATION: stage_plans.get("pairs"), FABRIC_CONFIRMATION: stage_plans.get("fabric")}
+        earlier = earlier_runs(resume, stage_plans, scope.mesh)
         _check_same_machine(earlier, engines, scope.mesh)
     out = resume if out is None else out
     if out is not None and (resume is None or Path(out).resolve() != Path(resume).resolve()):
@@ -224,6 +240,12 @@ class _Acceptor:
         self._runs: dict[str, RunData] = {}
         self._interrupt: KeyboardInterrupt | None = None
         self._interruption = ""
+        hosts = self._hosts
+        self._local_ranks = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+        self._limits = CPU_LIMITS if engines.backend in CPU_SOURCES else GPU_LIMITS
+        self._paths: list[Paths] = []
+        self._slow: dict[SlowPart, list[tuple[Paths, float]]] = {}
+        self._nodes: NodeComparison | None = None
 
     def run(self, installation: Sequence[Check] | str | None, why_no_machine: str) -> Acceptance:
         """Run all stages, and raise at the end if they were interrupted."""
@@ -231,8 +253,12 @@ class _Acceptor:
         self._stage("health", lambda: _health(self._machine, why_no_machine))
         self._stage("groups", self._groups)
         self._stage("pairs", lambda: self._measured("pairs", self._judge_pairs))
+        if "fabric" in self._planned:
+            self._stage("fabric", lambda: self._measured("fabric", self._judge_fabric))
         self._stage("sweep", lambda: self._measured("sweep", lambda _: ("passed", [])))
         self._stage("contention", lambda: self._measured("contention", _judge_contention))
+        if "fabric" in self._planned:
+            self._stage("nodes", self._judge_nodes)
         draft = self._acceptance()
         by_question = {answer.question: answer for answer in draft.report().answers}
         self._stage("reference", lambda: _reference(by_question.get("fast enough")))
@@ -259,7 +285,7 @@ class _Acceptor:
 
     def _acceptance(self) -> Acceptance:
         scope = self._scope
-        stages = Stages(tuple(self._stages), ESSENTIAL, JUDGING, self._interruption, self._repeat())
+        stages = Stages(tuple(self._stages), ESSENTIAL, JUDGING, self._interruption, self._repeat(), self._nodes)
         plan = self._planned["sweep"].plan or Plan("all_reduce", WORLD, sizes="1K")
         run = joined_run(
             self._runs,
@@ -334,6 +360,70 @@ class _Acceptor:
     def _bench(self, name: str, plan: Plan) -> Run:
         folder = None if self._out is None else self._out / name
         return bench(self._engines, self._scope.mesh, plan, resume=self._earlier.get(name), out=folder)
+
+    def _judge_fabric(self, run: RunData) -> _Judgement:
+        """Fail if a host, a rail or a path between two hosts is slower than the others, in two measurements."""
+        paths, slow = self._slow_paths(run)
+        self._paths = paths
+        if not paths:
+            return "passed", ["No two ranks with the same index on their hosts were measured."]
+        n_hosts = len(set(self._hosts))
+        summary = f"Every two of {n_hosts} hosts exchanged messages{' on each rail' * (max(self._local_ranks) > 0)}."
+        only = "Two hosts have one path, which cannot be compared with others." if n_hosts == 2 else ""
+        sentences = [summary, *[only] * bool(only)]
+        if not slow:
+            return "passed", sentences
+        try:
+            repetition = self._bench(FABRIC_CONFIRMATION, run.plan)
+            _wait(repetition)
+        except MeshlabError as error:
+            return "failed", [f"{error.message}."]
+        again = self._slow_paths(repetition)[1]
+        self._slow = {part: times for part, times in slow.items() if part in again}
+        if not self._slow:
+            return "passed", [*sentences, "What was slow was as fast as the others when it was measured again."]
+        texts = [describe_part(part, times) for part, times in list(self._slow.items())[:_MOST_NAMED]]
+        more = f" and {len(self._slow) - len(texts)} more" if len(self._slow) > len(texts) else ""
+        verb = "is" if len(self._slow) == 1 else "are"
+        names = f"{', '.join(map(str, list(self._slow)[:_MOST_NAMED]))}{more}"
+        return "failed", [f"SLOW in two measurements {verb} {names}.", *(f"{text}." for text in texts)]
+
+    def _slow_paths(self, run: RunData) -> tuple[list[Paths], dict[SlowPart, list[tuple[Paths, float]]]]:
+        paths = paths_between(run.results, self._hosts, self._local_ranks, self._limits)
+        return paths, slow_parts(paths)
+
+    def _judge_nodes(self) -> _Finding:
+        """Return a verdict on each host, from its own ranks, its paths to the others, and its hardware."""
+        alone, slow = self._slow_alone()
+        findings: dict[str, list[str]] = {}
+        for part, times in self._slow.items():
+            if len(part.hosts) == 1:
+                findings.setdefault(part.hosts[0], []).append(describe_part(part, times))
+        for host, ratio in slow.items():
+            text = f"its own ranks take {ratio:.3g} times as long as those of the other hosts"
+            findings.setdefault(host, []).append(text)
+        for finding in () if self._machine is None else self._machine.health():
+            for host in finding.nodes if finding.severity == "error" else ():
+                findings.setdefault(host, []).append(finding.message)
+        verdicts = node_verdicts(self._hosts, self._paths, alone, findings)
+        self._nodes = compare_nodes(verdicts, self._paths, self._slow)
+        names = [f"{verdict.host} ({verdict.findings[0]})" for verdict in verdicts if verdict.outcome == "failed"]
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        if names:
+            return "failed", [f"{count(len(names), 'host')} failed: {', '.join(names[:_MOST_NAMED])}{more}."]
+        if not all(verdict.outcome == "passed" for verdict in verdicts):
+            return _skipped("no host could be compared with the others.")
+        compared = [*["among its own ranks"] * bool(alone), *["on its paths to the others"] * bool(self._paths)]
+        return "passed", [f"None of {len(verdicts)} hosts differs from the others {' or '.join(compared)}."]
+
+    def _slow_alone(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the time of each host alone, and the ratios of those that were slow in all stages."""
+        stages = [self._runs[name] for name in ("contention", "sweep") if name in self._runs]
+        times = [times_alone(run.results, self._scope.mesh, self._hosts, self._limits) for run in stages]
+        times = [of_stage for of_stage in times if of_stage]
+        slow = [slow_alone(of_stage, self._limits) for of_stage in times]
+        hosts = set.intersection(*map(set, slow)) if slow else set()
+        return times[0] if times else {}, {host: slow[0][host] for host in slow[0] if host in hosts} if slow else {}
 
     def _judge_pairs(self, run: RunData) -> _Judgement:
         """Fail if a pair is clearly slower than the others of its kind, twice, unless the ranks share cores or GPUs."""

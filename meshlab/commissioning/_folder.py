@@ -26,7 +26,7 @@ from meshlab.runs._store import check_ended, check_free, run_id_in
 
 _POINTER = "acceptance.json"
 _SCHEMA = 1
-_FOLDERS = ("pairs", "pairs-again", "sweep", "contention")
+_FOLDERS = ("pairs", "pairs-again", "fabric", "fabric-again", "sweep", "contention")
 _FIELDS: Mapping[str, Any] = {
     "schema": int,
     "acceptance_id": str,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from meshlab.analysis._nodes import NodeComparison
 from meshlab.analysis._thresholds import Thresholds
 from meshlab.base import _markup as markup
 from meshlab.base._outcome import Outcome
@@ -17,6 +18,9 @@ from meshlab.report._stages import Stages
 from meshlab.runs._rundata import RunData, State
 from meshlab.runs._store import Frames, as_frames
 from meshlab.topology.model._cluster import Cluster
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,16 @@ class Acceptance:
     def verdict(self) -> str:
         """The outcome, in a sentence or two."""
         return self.stages.headline.sentences[0]
+
+    @property
+    def nodes(self) -> pd.DataFrame:
+        """One row per host, if there are several: its verdict, and the times that led to it, in µs.
+
+        ``host``, ``ranks``, ``outcome``, ``alone_us`` (a collective of the ranks of the host), ``latency_us`` and
+        ``transfer_us`` (a small and a large message on the best path to another host) and ``findings``. Times that
+        were not measured are missing.
+        """
+        return (self.stages.nodes or NodeComparison(())).frame()
 
     def report(self, *, title: str | None = None, redact: bool = False) -> Report:
         """Return the report, which begins with the stages.

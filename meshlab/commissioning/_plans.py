@@ -15,11 +15,13 @@ from meshlab.engines._engines import Engines
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
+from meshlab.plans._sampling import Sampling
 from meshlab.plans._steps import PAIRED
 from meshlab.topology.model._cluster import Cluster
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _MOST_NAMED = 4  # hosts
+_MOST_PAIRED = 64  # ranks, which have 63 rounds of pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +31,21 @@ class _Extent:
     pairs: str
     sweep: str
     contention: str
+    fabric: str  # a small message and a large one
     sampling: str = "default"
+    # A host whose messages are late also delays the barrier from which the ranks start, by as much as one of its
+    # messages takes. In long batches this matters less. CUDA events on GPUs exclude it.
+    fabric_sampling: Sampling | None = None
 
+
+_LONG = Sampling(min_batches=6, max_batches=8, batch_us=50_000.0, max_s=1.0)
 
 # The size of contention is not one of the sweep, because one result must not be measured in two ways.
 _EXTENTS = {
-    ("cpu", False): _Extent("1M", "1K:4M*16", "512K"),
-    ("cpu", True): _Extent("256K", "1K:1M*32", "512K", "quick"),
-    ("gpu", False): _Extent("64M", "1K:16G*4", "128M"),
-    ("gpu", True): _Extent("64M", "1K:1G*32", "128M", "quick"),
+    ("cpu", False): _Extent("1M", "1K:4M*16", "512K", "1K, 1M", fabric_sampling=_LONG),
+    ("cpu", True): _Extent("256K", "1K:1M*32", "512K", "1K, 256K", "quick", _LONG),
+    ("gpu", False): _Extent("64M", "1K:16G*4", "128M", "1K, 64M"),
+    ("gpu", True): _Extent("64M", "1K:1G*32", "128M", "1K, 64M", "quick"),
 }
 
 
@@ -108,6 +116,7 @@ def plans(mesh: DeviceMesh, engines: Engines, thresholds: Thresholds | None, *, 
     if mesh.world_size < 2:
         alone = Planned(None, "there is only one rank")
         return {"pairs": alone, "sweep": alone, "contention": alone}
+    hosts = [info.host for info in engines.ranks]
     backends = {axis.name: engines.backend_of(mesh, axis.name) for axis in mesh.axes if axis.size > 1}
     extent = _EXTENTS["cpu" if set(CPU_BACKENDS).issuperset(backends.values()) else "gpu", quick]
     capabilities = [engines.capabilities(name) for name in dict.fromkeys(backends.values())]
@@ -123,7 +132,26 @@ def plans(mesh: DeviceMesh, engines: Engines, thresholds: Thresholds | None, *, 
         mode=_supported(["pipelined", *_named(limits, "mode")], capabilities, "modes"),
         sampling=extent.sampling,
     )
-    pairs = Plan(PAIRED, axes, sizes=extent.pairs, grouping="pairs", sampling=extent.sampling)
+    fabric = fabric_axis(mesh, hosts)
+    of_pairs = [axis for axis in axes if fabric is None or _is_within_hosts(mesh, axis, hosts)]
+    pairs = Planned(None, "the stage fabric measures the pairs, which are on different hosts")
+    if of_pairs:
+        pairs = Planned(Plan(PAIRED, of_pairs, sizes=extent.pairs, grouping="pairs", sampling=extent.sampling))
+    planned = {"pairs": pairs, "sweep": Planned(sweep)}
+    if len(set(hosts)) > 1 and fabric is None:
+        planned["fabric"] = Planned(
+            None, f"no axis of {mesh} has one rank per host, and the pairs of {mesh.world_size} ranks are too many"
+        )
+    elif fabric is not None:
+        planned["fabric"] = Planned(
+            Plan(
+                PAIRED,
+                fabric,
+                sizes=extent.fabric,
+                grouping="pairs",
+                sampling=extent.fabric_sampling or extent.sampling,
+            )
+        )
     several = [axis for axis in axes if len(mesh[axis]) > 1]
     if not several:
         contention = Planned(None, f"no axis of {mesh} has several groups, so there is no contention to measure")
@@ -132,7 +160,22 @@ def plans(mesh: DeviceMesh, engines: Engines, thresholds: Thresholds | None, *, 
         size = size if size not in sweep.sizes else size + size // 2
         together = ["together", "alone"]
         contention = Planned(Plan("all_reduce", several, sizes=[size], grouping=together, sampling=extent.sampling))
-    return {"pairs": Planned(pairs), "sweep": Planned(sweep), "contention": contention}
+    return planned | {"contention": contention}
+
+
+def fabric_axis(mesh: DeviceMesh, hosts: Sequence[str]) -> str | None:
+    """Return the axis whose groups have one rank on every host, or that of all ranks. None if these are too many."""
+    n_hosts = len(set(hosts))
+    if n_hosts < 2:
+        return None
+    for axis in mesh.axis_names:
+        if all(len(group) == len({hosts[rank] for rank in group}) == n_hosts for group in mesh[axis]):
+            return axis
+    return WORLD if mesh.world_size <= _MOST_PAIRED else None
+
+
+def _is_within_hosts(mesh: DeviceMesh, axis: str, hosts: Sequence[str]) -> bool:
+    return all(len({hosts[rank] for rank in group}) == 1 for group in mesh[axis])
 
 
 def _named(limits: Sequence[Threshold], name: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshlab.analysis._judge import Judgement
+from meshlab.analysis._verdicts import Verdict
 from meshlab.base._errors import ParseError
 from meshlab.diagnosis._explain import explain
 from meshlab.diagnosis._findings import TextFinding
@@ -26,13 +27,18 @@ def next_step(judgement: Judgement) -> str:
         return _NOTHING
     cause = _cause(judgement.text)
     if verdict.outcome == "failed":
-        measure = _BETWEEN if verdict.has_network else _INSIDE
+        measure = what_to_measure(verdict)
         return measure if cause is None else f"{cause.why} {cause.do} {measure}"
     if verdict.missing and cause is None:
         return f"{verdict.reason[:1].upper()}{verdict.reason[1:]}."
     if cause is not None:
         return f"{cause.why} {cause.do}".strip()
     return _ENOUGH if "16 MiB" in verdict.reason else f"{verdict.reason[:1].upper()}{verdict.reason[1:]}."
+
+
+def what_to_measure(verdict: Verdict) -> str:
+    """Return the measurements that show which link is slow."""
+    return _BETWEEN if verdict.has_network else _INSIDE
 
 
 def _cause(text: str) -> TextFinding | None:

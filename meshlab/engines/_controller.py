@@ -20,7 +20,7 @@ from meshlab.base._documents import read_own_json
 from meshlab.base._errors import EngineError
 from meshlab.engines._lifeline import command
 from meshlab.engines._parts import Parts
-from meshlab.engines._processes import client_exit, ignore_late_replies, make_cluster
+from meshlab.engines._processes import LOOPBACK, client_exit, ignore_late_replies, make_cluster
 from meshlab.engines._rounds import RankExit
 
 _TICK_S = 0.02
@@ -65,11 +65,13 @@ def bounded(
 class Controller:
     """A controller and the client that is connected to it. Its files and those of the client are in `folder`."""
 
-    def __init__(self, folder: Path, name: str, launcher: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, name: str, launcher: str, environment: Mapping[str, str], address: str = LOOPBACK
+    ) -> None:
         profile = folder / "profile"
         profile.mkdir(mode=0o700, parents=True)
         self._folder = folder
-        self._cluster = make_cluster(profile, name, launcher)
+        self._cluster = make_cluster(profile, name, launcher, address)
         self._environment = dict(environment)
         self._parts = Parts()
         self._threads: list[threading.Thread] = []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from meshlab.base import _markup as markup
 from meshlab.base._backends import BACKENDS, BackendFacts, check_backend, choice_text, openable_backends
 from meshlab.base._errors import EngineError
-from meshlab.base._hints import NEW_RANKS, Argument, Hint
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.comm._compositions import with_compositions
 from meshlab.comm._worlds import beside_module
@@ -595,7 +595,7 @@ class Engines:
         if self._is_closed():
             raise _closed_error()
         if self._state == "broken":
-            raise EngineError(f"the engines are broken: {self._why_broken}", hint=self._recovery())
+            raise EngineError(f"the engines are broken: {self._why_broken}", hint=self._rank_set.recovery())
 
     def _replace_ranks(self, reason: str, *, reuse: bool = True) -> None:
         """Kill the ranks, if they are not dead already, and start new ones."""
@@ -626,11 +626,6 @@ class Engines:
         self._beside.clear()
         self._rank_set.kill(reuse=reuse)
 
-    def _recovery(self) -> str:
-        if self._rank_set.is_attached:
-            return "restart the engines where they were started, and call attach() again"
-        return Hint("{}", NEW_RANKS)
-
     def _open_group_set(
         self, mesh: DeviceMesh, axis: str | Sequence[str], backend: str, *, separate: bool = False
     ) -> tuple[str, Groups]:
@@ -653,13 +648,8 @@ class Engines:
             oldest, _ = self._group_sets.popitem(last=False)
             task = "closing the least recently used communicators"
             self._new_round("drop", [([oldest],)] * self.world_size, task=task).run()
-        arguments: list[tuple[Any, ...]] = []
-        for rank in range(self.world_size):
-            color, key = int(groups.color[rank]), int(groups.key[rank])
-            group = groups[color] if color >= 0 else None
-            of_group = (None, key, "", ()) if group is None else (color, key, group.name, group.ranks)
-            arguments.append((name, *of_group, separate, beside))
         task = f"creating the communicators of {groups.name}"
+        arguments = [(name, groups, separate, beside)] * self.world_size
         replies = self._new_round("split", arguments, task=task).run()
         raise_first_error(replies, task, self.ranks)
         self._group_sets[name] = None
@@ -711,7 +701,9 @@ class Engines:
             self._break(failure.reason)
             raise EngineError(
                 failure.reason,
-                hint=Hint("{}, and {}", failure.fix, self._recovery()) if failure.fix else self._recovery(),
+                hint=Hint("{}, and {}", failure.fix, self._rank_set.recovery())
+                if failure.fix
+                else self._rank_set.recovery(),
                 rank=failure.rank,
                 host=None if failure.rank is None else self.ranks[failure.rank].host,
                 log=failure.log,
@@ -736,7 +728,7 @@ class Engines:
         hint = "issue the same calls on every rank, or pass checks='all' to launch() for an error before the call"
         if self._facts.enqueues:  # calls may still be waiting for a rank on the GPU
             self._break(reason)
-            hint = Hint("{}, and {}", hint, self._recovery())
+            hint = Hint("{}, and {}", hint, self._rank_set.recovery())
         else:
             self._close_group_sets("after a disagreement")
         raise EngineError(reason, hint=hint, rank=ranks[0], host=self.ranks[ranks[0]].host)

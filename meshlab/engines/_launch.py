@@ -1,11 +1,12 @@
-"""Two ways to create engines: start them on this machine, or attach to engines that another process started."""
+"""Two ways to create engines: start them here or on hosts, or attach to engines that another process started."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from meshlab.base._backends import BACKENDS, GPU_BACKENDS, automatic_backend, check_backend
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS, PROCESS_BACKENDS, automatic_backend, check_backend
 from meshlab.base._errors import EngineError, did_you_mean
 from meshlab.base._hints import Argument, Hint
 from meshlab.comm._agreement import CHECKS, Checks
@@ -19,14 +20,16 @@ _DEADLINE_S = 30.0
 def launch(
     n: int,
     *,
+    hosts: str | Sequence[str] | None = None,
     backend: str = "auto",
     devices: Sequence[int] | None = None,
     env: Mapping[str, str] | None = None,
     checks: Checks = "first",
     deadline_s: float = _DEADLINE_S,
     timeout_s: float = 60.0,
+    folder: str | Path | None = None,
 ) -> Engines:
-    """Start `n` ranks on this machine.
+    """Start `n` ranks, on this machine or on several hosts.
 
     Ranks in processes have their own temporary folder (the variable TMPDIR), which is removed when the engines are
     closed. If a rank, its launcher or the controller of the engines dies, the current call raises an `EngineError` that
@@ -36,6 +39,13 @@ def launch(
     ----------
     n : int
         The number of ranks.
+    hosts : str or sequence of str, optional
+        The hosts of the ranks. By default, all are on this machine. ``["node01", "node02"]`` and ``"ssh:node0[1-2]"``
+        start them over ssh, which must not ask for a password, in equal numbers, in this order. ``"slurm"`` submits a
+        job to Slurm, with the options of sbatch that follow, such as ``"slurm --nodes=2 --gres=gpu:8"``, and waits in
+        its queue until the job runs; an interrupt cancels it. In an allocation, ``"slurm"`` uses its hosts at once.
+        Engines and their job end with this process. ``meshlab launch --print slurm`` prints the script of the job,
+        which a site can replace.
     backend : {"auto", "nccl", "mpi", "gloo", "threads"}, default "auto"
         ``"nccl"`` starts one process per GPU, and ``"mpi"`` and ``"gloo"`` (of torch) one process per rank, all as
         ipyparallel engines. ``"threads"`` starts threads in this process, for tests and experiments. ``"auto"`` selects
@@ -53,7 +63,10 @@ def launch(
     deadline_s : float, default 30
         Maximum duration of a call, in seconds, before its ranks are considered stuck.
     timeout_s : float, default 60
-        Maximum start-up time, in seconds.
+        Maximum start-up time, in seconds, without the time in a queue.
+    folder : str or Path, optional
+        A folder that all `hosts` see under the same path, for the files of the run. They are removed at the end. By
+        default ``~/.cache/meshlab``.
 
     Returns
     -------
@@ -66,6 +79,8 @@ def launch(
         If an argument is invalid.
         If the ranks do not start.
         If the host has too little memory for `n` processes.
+        If a host is unknown, refuses the connection, does not see `folder`, does not reach this one, or has another
+        environment.
 
     Examples
     --------
@@ -74,6 +89,14 @@ def launch(
     [2, 2]
     """
     _check_arguments(n, backend, devices, checks)
+    if hosts is not None:
+        return Engines(
+            _hosted_set(n, hosts, backend, devices=devices, env=env, checks=checks, folder=folder),
+            deadline_s=deadline_s,
+            timeout_s=timeout_s,
+        )
+    if folder is not None:
+        raise EngineError("folder is that of ranks on several hosts", hint="pass hosts, or omit folder")
     if backend == "auto":
         backend = automatic_backend(has_gpus=count_gpus() >= n)
     rank_set: RankSet
@@ -94,6 +117,35 @@ def launch(
         check_packages_of(backend)
         rank_set = LaunchedSet(n, backend, devices=devices, env=env, checks=checks)
     return Engines(rank_set, deadline_s=deadline_s, timeout_s=timeout_s)
+
+
+def _hosted_set(
+    n: int,
+    hosts: str | Sequence[str],
+    backend: str,
+    *,
+    devices: Sequence[int] | None,
+    env: Mapping[str, str] | None,
+    checks: Checks,
+    folder: str | Path | None,
+) -> RankSet:
+    from meshlab.engines._host_choice import HostChoice
+    from meshlab.engines._hosts import HostedSet
+
+    choice = HostChoice.read(hosts)
+    if devices is not None:
+        raise EngineError("devices cannot be chosen on several hosts, whose ranks use devices 0, 1, …")
+    if backend != "auto" and BACKENDS[backend].in_process:
+        raise EngineError(f"backend {backend!r} has no ranks on other hosts", hint="omit backend, or omit hosts")
+    rank_set = HostedSet(n, choice, backend, env=env, checks=checks, folder=folder)
+    rank_set.launch_arguments = {
+        "hosts": hosts,
+        "backend": backend,
+        "env": dict(env or {}),
+        "checks": checks,
+        "folder": folder,
+    }
+    return rank_set
 
 
 def _check_arguments(n: int, backend: str, devices: Sequence[int] | None, checks: str) -> None:
@@ -117,14 +169,29 @@ def count_gpus() -> int:
 
 
 def attach(
-    client: Any, *, checks: Checks = "first", deadline_s: float = _DEADLINE_S, timeout_s: float = 60.0
+    client: Any,
+    *,
+    backend: str = "auto",
+    checks: Checks = "first",
+    deadline_s: float = _DEADLINE_S,
+    timeout_s: float = 60.0,
 ) -> Engines:
     """Use engines that another process started: with Slurm, over SSH, or with an MPI launcher on several hosts.
+
+    It warns if the controller of the engines listens on an address other than the loopback device's without
+    encryption, and if the hosts have different CUDA drivers or numbers of GPUs.
 
     Parameters
     ----------
     client : ipyparallel.Client
-        A client that is connected to the engines. One MPI launcher must have started all of them.
+        A client that is connected to the engines. Any launcher may have started them, also several of them.
+    backend : {"auto", "nccl", "gloo", "mpi"}, default "auto"
+        The backend that moves the data. With ``"nccl"`` and ``"gloo"``, engines of any launcher become ranks. Their
+        order is that of the hosts by name (node2 before node10), and on a host that of the launcher's local ranks.
+        Each rank of NCCL has a GPU of its own: the only one that its process sees, or the next one of its host. With
+        ``"mpi"``, one MPI launcher must have started all engines, and has determined their order. ``"auto"`` selects
+        ``"nccl"`` if every engine has a GPU and the required packages, else ``"mpi"`` if one MPI launcher started all
+        engines, else ``"gloo"`` if torch is installed.
     checks : {"first", "all", "off"}, default "first"
         The calls that are compared between ranks, as in `launch`.
     deadline_s : float, default 30
@@ -140,8 +207,10 @@ def attach(
     Raises
     ------
     EngineError
-        If the client has no engines.
-        If the engines are not the ranks of one MPI world.
+        If the client has no engines, or the backend is unknown.
+        If a host has fewer GPUs than engines, or lacks packages of the backend.
+        If the client and the engines have different versions of meshlab or Python, or the engines of NCCL.
+        If the engines are not the ranks of one MPI world, with ``"mpi"``.
 
     Examples
     --------
@@ -154,6 +223,8 @@ def attach(
     [2, 2]
     'ready'
     """
-    from meshlab.engines._processes import AttachedSet
+    from meshlab.engines._processes import AttachedSet, warn_of_clear_text
 
-    return Engines(AttachedSet(client, checks), deadline_s=deadline_s, timeout_s=timeout_s)
+    check_backend(backend, EngineError, names=("auto", *PROCESS_BACKENDS))
+    warn_of_clear_text(client)
+    return Engines(AttachedSet(client, backend, checks), deadline_s=deadline_s, timeout_s=timeout_s)

@@ -54,7 +54,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 def command(role: str, module: str) -> list[str]:
-    """Return the command that runs a module as a controller or as a rank."""
+    """Return the command that runs a module as a controller, as a rank, or as a "remote-rank" on another host."""
     return [sys.executable, "-m", "meshlab.engines._lifeline", role, module]
 
 
@@ -64,6 +64,15 @@ def main(role: str, module: str, *arguments: str) -> None:
         # The schedulers are forked from the controller, and a fork keeps only the thread that calls it: they have no
         # thread that watches the client.
         os.register_at_fork(after_in_child=_end_with_parent)
+    elif role == "remote-rank":
+        # Before all else, because nothing on this host would end it with the client. It stays in the session of its
+        # launcher, which ends it with the step.
+        from meshlab.engines._host_links import LINK, hold_link
+
+        link = json.loads(Path(os.environ[LINK]).read_text())
+        hold_link(link["address"], link["port"], link["token"])
+        with contextlib.suppress(ImportError):
+            fork_nanny()
     else:
         with contextlib.suppress(OSError):
             # mpiexec kills the process groups of all ranks when one has ended. In its own, this one outlives its shell
@@ -74,8 +83,9 @@ def main(role: str, module: str, *arguments: str) -> None:
             fork_nanny()
     with contextlib.suppress(ImportError):
         _keep_periods()
-    threading.Thread(target=_guard, args=(role, os.getppid()), name="meshlab lifeline", daemon=True).start()
-    if role == "rank":
+    if role != "remote-rank":
+        threading.Thread(target=_guard, args=(role, os.getppid()), name="meshlab lifeline", daemon=True).start()
+    if role != "controller":
         _prepare_rank()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

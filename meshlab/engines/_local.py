@@ -43,7 +43,7 @@ from meshlab.engines._reaper import (
     marked_processes,
     remove_files,
 )
-from meshlab.engines._records import LAUNCHER_SHELL, RANK_SHELL, RankRecords, how_recorded
+from meshlab.engines._records import LAUNCHER_SHELL, RANK_SHELL, RankRecords, how_recorded, printed_text
 from meshlab.engines._rounds import RankExit, RankInfo, WorkerConfig, how_exited, without_banner
 from meshlab.engines._worker import launched_rank, make_unique_id
 
@@ -55,9 +55,7 @@ _SET = "MESHLAB_SET"
 _ABORT_S = 5.0
 _TEARDOWN_S = 15.0  # maximum time that the kernel takes to remove a process with a GPU
 
-_MOST_LOG = 1 << 20  # bytes
 _TERMINATED = re.compile(rf"^=   EXIT CODE: {signal.SIGTERM:d}$", re.MULTILINE)  # of MPICH's mpiexec
-_NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
 
 _UNNOTICED_S = 3.0  # maximum time until the controller notices the end of an engine
 _CLOSE_S = 1.0  # time that the ranks get to end themselves when the engines are closed
@@ -194,7 +192,7 @@ class LaunchedSet(ProcessSet):
         self._n_controllers += 1
         folder = self._folder / f"controller-{self._n_controllers}"
         launcher = "mpi" if self._by_mpiexec else "local"
-        controller = Controller(folder, self._id, launcher, {**_import_path(), **self._environment()})
+        controller = Controller(folder, self._id, launcher, {**import_path(), **self._environment()})
         self._controller = controller  # before it starts, because its parts may exist if that fails
         controller.start(deadline, self._check_closing)
 
@@ -283,7 +281,7 @@ class LaunchedSet(ProcessSet):
             options = {"mpi_cmd": [*LAUNCHER_SHELL, self._mpiexec]}
         # The user's variables replace meshlab's settings, but neither the marks nor the files of the run.
         environment = {
-            **_import_path(),
+            **import_path(),
             **self._temporary_folder(),
             **({} if not self._by_mpiexec or "HWLOC_XMLFILE" in os.environ else _NO_TOPOLOGY_FILE),
             **({**_HERE, **_loopback_settings()} if self._by_mpiexec else {}),
@@ -543,14 +541,7 @@ class LaunchedSet(ProcessSet):
 
     def printed(self) -> str:
         """Return what the ranks and mpiexec printed, without the lines of ipyparallel, and at most its last MiB."""
-        try:
-            log_file = self._starts[-1].log_file
-            with log_file.open("rb") as file:
-                file.seek(max(0, log_file.stat().st_size - _MOST_LOG))
-                text = file.read().decode(errors="replace")
-        except (IndexError, OSError):  # nothing was started, or has printed
-            return ""
-        return "\n".join(line for line in text.splitlines() if not _NOISE.search(line))
+        return printed_text(self._starts[-1].log_file) if self._starts else ""
 
     def log_tail(self) -> str:
         """Return the last lines that the ranks or mpiexec printed, without those of ipyparallel."""
@@ -613,7 +604,7 @@ def _engines(n: int) -> str:
     return f"{n} engine{'s' * (n != 1)}"
 
 
-def _import_path() -> dict[str, str]:
+def import_path() -> dict[str, str]:
     """Let the engines import the same meshlab as this process, even if it is not installed."""
     home = str(Path(__file__).parents[2])
     if home in [*site.getsitepackages(), site.getusersitepackages()]:

@@ -12,10 +12,12 @@ import pickle
 import queue
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshlab.base._backends import PROCESS_BACKENDS, automatic_backend, choice_text
@@ -25,17 +27,21 @@ from meshlab.comm._backend import Rendezvous
 from meshlab.comm._worlds import process_module
 from meshlab.engines._engines import Engines
 from meshlab.engines._launchers import launch_of
+from meshlab.engines._parts import STOPPED, is_stopped
+from meshlab.engines._position_lines import PositionLines, connect
 from meshlab.engines._positions import Position, Positions
 from meshlab.engines._reaper import remove_files, shared_memory_files
-from meshlab.engines._rounds import RankDiedError, RankInfo, RankSet, Reply
+from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, RankSet, Reply
 from meshlab.engines._worker import Worker
 
 if TYPE_CHECKING:
     from meshlab.comm._backend import Backend
 
 _PAUSE_S = 0.0005
-_ROUND_S = 0.002  # the tasks of one round are submitted within this time
 _CLOSE_S = 3.0  # time that busy ranks get to finish when the engines are closed
+
+# The method of a round, and the arguments and futures of its ranks.
+_Task = tuple[str, dict[int, tuple[Any, ...]], dict[int, Future[Reply]]]
 
 _log = logging.getLogger("meshlab.engines")
 
@@ -92,12 +98,48 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
         library = world.capabilities().library
         raise EngineError(launch.fault(library), hint=launch.cure(library))
     control = world.comm.Dup()  # for tasks and replies; it is idle while rank 0 measures
-    worker = Worker(_open(world, control, backend), Positions(world.size), checks)
+    positions = _shared_positions(control, world.size)
+    worker = Worker(_open(world, control, backend), positions, checks)
     infos: Sequence[RankInfo] | None = control.gather(worker.info())
+    lines = _open_lines(control, worker)
     if infos is None:
         _serve(worker, control)
         return None
-    return Engines(MpiWorldSet(worker, control, tuple(infos)), deadline_s=deadline_s, timeout_s=deadline_s)
+    rank_set = MpiWorldSet(worker, control, tuple(infos), positions, lines)
+    return Engines(rank_set, deadline_s=deadline_s, timeout_s=deadline_s)
+
+
+def _shared_positions(control: Any, size: int) -> Positions:
+    """Return memory that the ranks on the host of rank 0 share. That of other ranks is their own."""
+    with contextlib.ExitStack() as stack:
+        host, path = socket.gethostname(), None
+        if control.rank == 0:
+            with contextlib.suppress(OSError):  # without it, rank 0 does not know where the others are
+                path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="meshlab-"))) / "calls"
+                Positions.create_file(path, size)
+        host_of_0, path = control.bcast((host, path))
+        is_shared = host == host_of_0 and path is not None and path.exists()
+        positions = Positions(size, path if is_shared else None)
+        control.barrier()  # before the file is removed
+        return positions
+
+
+def _open_lines(control: Any, worker: Worker) -> PositionLines | None:
+    """Connect ranks of other hosts to rank 0, which gets the lines. No port is opened if there are none."""
+    host = socket.gethostname()
+    is_elsewhere = host != control.bcast(host)
+    if not control.allreduce(int(is_elsewhere)):
+        return None
+    lines = None
+    if control.rank == 0:
+        with contextlib.suppress(OSError):
+            lines = PositionLines(control.size)
+    invitation = control.bcast(None if lines is None else lines.invitation)
+    is_connected = is_elsewhere and invitation is not None and connect(invitation, worker)
+    n = control.allreduce(int(is_connected))
+    if lines is not None:
+        lines.accept(n)
+    return lines
 
 
 def _open(world: Any, control: Any, backend: str) -> Backend:
@@ -125,10 +167,10 @@ def _serve(worker: Worker, control: Any) -> None:
         # A blocking receive in MPI spins on a core, which the ranks that are measuring may need.
         while not control.iprobe(source=0):
             time.sleep(_PAUSE_S)
-        task: tuple[str, tuple[Any, ...]] | None = control.recv(source=0)
-        if task is None:
+        message: bytes | None = control.recv(source=0)
+        if message is None:
             return
-        control.send(_packed(worker.serve(*task)), dest=0)
+        control.send(_packed(worker.serve(*pickle.loads(message))), dest=0)
 
 
 def _packed(reply: Reply) -> bytes:
@@ -160,13 +202,23 @@ class MpiWorldSet(RankSet):
 
     is_attached = True
 
-    def __init__(self, worker: Worker, control: Any, infos: tuple[RankInfo, ...]) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        control: Any,
+        infos: tuple[RankInfo, ...],
+        positions: Positions,
+        lines: PositionLines | None,
+    ) -> None:
         self.size = len(infos)
         self.backend = infos[0].capabilities.backend
         self._worker = worker
         self._control = control
         self._infos = infos
-        self._tasks: queue.SimpleQueue[tuple[int, str, tuple[Any, ...], Future[Reply]] | None] = queue.SimpleQueue()
+        self._positions = positions
+        self._lines = lines
+        self._here = [info.rank for info in infos if info.host == infos[0].host]
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._pending: set[Future[Reply]] = set()
         self._is_broken = False
         self._unreleased = list(range(1, self.size))
@@ -177,43 +229,36 @@ class MpiWorldSet(RankSet):
         self._thread.start()
         return self._infos
 
-    def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
-        future: Future[Reply] = Future()
+    def submit(
+        self, ranks: Sequence[int], method: str, arguments: Sequence[tuple[Any, ...]]
+    ) -> Sequence[Future[Reply]]:
+        futures = {rank: Future[Reply]() for rank in ranks}
         if self._is_broken:
-            future.set_exception(RankDiedError("the ranks were abandoned"))
+            for future in futures.values():
+                future.set_exception(RankDiedError("the ranks were abandoned"))
         else:
-            self._pending.add(future)
-            future.add_done_callback(self._pending.discard)
-            self._tasks.put((rank, method, arguments, future))
-        return future
+            self._pending |= set(futures.values())
+            for future in futures.values():
+                future.add_done_callback(self._pending.discard)
+            self._tasks.put((method, dict(zip(ranks, arguments, strict=True)), dict(futures)))
+        return list(futures.values())
 
     def _work(self) -> None:
-        task = self._tasks.get()
-        while task is not None:
-            task_of_0: tuple[str, tuple[Any, ...], Future[Reply]] | None = None
-            waiting: dict[int, Future[Reply]] = {}
-            # Send the tasks of all other ranks before running rank 0's, which may wait for them in a collective. The
-            # end of a round is not marked in the queue, but its tasks follow each other immediately.
-            while task is not None:
-                rank, method, arguments, future = task
-                if rank == 0:
-                    task_of_0 = method, arguments, future
-                else:
-                    self._control.send((method, arguments), dest=rank)
-                    waiting[rank] = future
-                try:
-                    task = self._tasks.get(timeout=_ROUND_S)
-                except queue.Empty:
-                    break
-            if task_of_0 is not None:
-                method, arguments, future = task_of_0
-                _settle(future, self._serve_rank_0(method, arguments))
+        while (task := self._tasks.get()) is not None:
+            method, arguments, waiting = task
+            # Send the tasks of all other ranks before running rank 0's, which may wait for them in a collective.
+            messages: dict[int, bytes] = {}  # by the identity of their arguments
+            for rank, values in arguments.items():
+                if rank != 0:
+                    if id(values) not in messages:
+                        messages[id(values)] = pickle.dumps((method, values))
+                    self._control.send(messages[id(values)], dest=rank)
+            if 0 in arguments:
+                _settle(waiting.pop(0), self._serve_rank_0(method, arguments[0]))
             while waiting:
                 for rank in [rank for rank in waiting if self._control.iprobe(source=rank)]:
                     _settle(waiting.pop(rank), _unpacked(rank, self._control.recv(source=rank)))
                 time.sleep(_PAUSE_S)
-            if task is not None:
-                task = self._tasks.get()
 
     def _serve_rank_0(self, method: str, arguments: tuple[Any, ...]) -> Reply:
         """Run rank 0's task. No exception leaves the method, because it would end the thread and hang the caller."""
@@ -223,8 +268,27 @@ class MpiWorldSet(RankSet):
             return Reply.of_error(0, error)
 
     def positions(self) -> list[Position]:
-        """Return unknown positions: there is no shared memory across hosts."""
-        return [Position()] * self.size
+        """Return the positions of the ranks on this host. There is no shared memory across hosts."""
+        if len(self._here) == self.size:
+            return self._positions.read()
+        shared = self._positions.read()
+        return [shared[rank] if rank in self._here else Position() for rank in range(self.size)]
+
+    def late_positions(self, before: Sequence[Position]) -> list[Position | None]:
+        elsewhere = {} if self._lines is None else self._lines.ask()
+        return [elsewhere.get(rank, position) for rank, position in enumerate(super().late_positions(before))]
+
+    def stalled(self) -> RankExit | None:
+        """Return a rank of this host that is stopped."""
+        stopped = [rank for rank in self._here if is_stopped(self._infos[rank].pid)]
+        return (
+            RankExit(stopped[0], STOPPED, also=tuple(RankExit(rank, STOPPED) for rank in stopped[1:]))
+            if stopped
+            else None
+        )
+
+    def recovery(self) -> str:
+        return "start the program again"
 
     def interrupt(self) -> None:
         """Do nothing: only the launcher can send signals to processes on all hosts."""
@@ -257,6 +321,8 @@ class MpiWorldSet(RankSet):
 
     def close(self) -> None:
         """Release the other ranks. If they are stuck, abort all processes, including this one."""
+        if self._lines is not None:
+            self._lines.close()
         if self._is_broken:
             self._abort()
         self._tasks.put(None)

@@ -6,9 +6,10 @@ import hashlib
 import mmap
 import struct
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from meshlab.comm._agreement import CHECKSUM_BITS, WINDOW, find_signature
 from meshlab.comm._catalog import CATALOG
@@ -55,6 +56,16 @@ class Position:
         number = self.number - before.counts[self.slot] if self.number else 0
         return replace(self, calls=self.calls - before.calls, number=number)
 
+    def to_document(self) -> dict[str, Any]:
+        """Return the position as plain data."""
+        return {**asdict(self), "names": self.names.decode("latin-1")}
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> Position:
+        """Return the position that `to_document` described."""
+        texts = {"counts": tuple(document["counts"]), "names": document["names"].encode("latin-1")}
+        return cls(**{**document, **texts})
+
     def __str__(self) -> str:
         return f"{self.call}{f' (call {self.number})' if self.number else ''} of {self.group}"
 
@@ -86,17 +97,8 @@ class Positions:
     def read(self) -> list[Position]:
         """Return the positions of all ranks."""
         # A rank may write at the same time. Its position is then inconsistent, but only blocked ranks are reported.
-        return [self._read(rank * _WORDS) for rank in range(self.size)]
-
-    def _read(self, start: int) -> Position:
-        current = self._words[start + _CURRENT]
-        counts = tuple(self._words[start + _COUNTS : start + _NAME].tolist())
-        slot, code = divmod(abs(current), 256)
-        names = bytes(self._bytes[8 * (start + _NAME) : 8 * (start + _WORDS)])
-        name = names[slot * _NAME_BYTES : (slot + 1) * _NAME_BYTES].rstrip(b"\0").decode(errors="replace")
-        call = _NAMES[code]
-        number = 0 if call in _UNCOUNTED else counts[slot]
-        return Position(sum(counts), name, call, number, current > 0, slot, counts, names)
+        parts = range(0, self.size * _WORDS, _WORDS)
+        return [_read(self._words[first : first + _WORDS], self._bytes[8 * first :]) for first in parts]
 
     def abort(self) -> None:
         """Make ranks that are blocked in NCCL abort."""
@@ -118,6 +120,10 @@ class PositionWriter:
         # The last slot is shared by communicators for which there is no other one.
         self.free = list(range(_SLOTS - 1))[::-1]
         self._name(_SLOTS - 1, "another communicator")
+
+    def position(self) -> Position:
+        """Return the position of this rank."""
+        return _read(self.words, self._memory)
 
     @property
     def calls(self) -> int:
@@ -245,6 +251,18 @@ class CallSummary:
     group: str
     n: int
     digest: int
+
+
+def _read(words: memoryview, memory: memoryview) -> Position:
+    """Return the position in the memory of a rank, which is passed as words and as bytes."""
+    current = words[_CURRENT]
+    counts = tuple(words[_COUNTS:_NAME].tolist())
+    slot, code = divmod(abs(current), 256)
+    names = bytes(memory[8 * _NAME : 8 * _WORDS])
+    name = names[slot * _NAME_BYTES : (slot + 1) * _NAME_BYTES].rstrip(b"\0").decode(errors="replace")
+    call = _NAMES[code]
+    number = 0 if call in _UNCOUNTED else counts[slot]
+    return Position(sum(counts), name, call, number, current > 0, slot, counts, names)
 
 
 def _padded(group: str) -> bytes:

@@ -9,27 +9,41 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import EngineError
 from meshlab.comm._agreement import Checks
 from meshlab.engines._launchers import Launch, launch_of
 from meshlab.engines._positions import Position, Positions
-from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, RankSet, Reply, WorkerConfig
-from meshlab.engines._worker import open_worker, serve
+from meshlab.engines._rank_plan import (
+    EngineFacts,
+    check_engines,
+    chosen_backend,
+    device_indices,
+    ordered_engines,
+    read_engine_facts,
+)
+from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, RankSet, Reply, WorkerConfig, exit_of
+from meshlab.engines._worker import POSITION, make_unique_id, open_worker, serve
 
-_TICK_S = 0.1  # interval between checks that engines which become ranks are alive
+_TICK_S = 0.1  # interval between checks that engines are alive
+_MOST_TICKS = 10  # time until the controller has removed all engines of a host
+_ANSWER_S = 3.0  # time that engines get to answer about their calls
 
 # An engine counts as registered after two heartbeats. With the default period of 3 s, that wait would be most of the
 # start-up time.
-_CONTROLLER = ["--HeartMonitor.period=250", "--ip=127.0.0.1", "--log-level=WARN"]
+_CONTROLLER = ["--HeartMonitor.period=250", "--log-level=WARN"]
+LOOPBACK = "127.0.0.1"
 
 
-def make_cluster(profile: Path, name: str, launcher: str) -> Any:
-    """Return an ipyparallel cluster with the launcher "mpi" or "local", which keeps its files in one folder."""
+def make_cluster(profile: Path, name: str, launcher: str, address: str = LOOPBACK) -> Any:
+    """Return an ipyparallel cluster with a launcher such as "mpi" or "local", which keeps its files in one folder."""
     try:
         import ipyparallel
         from traitlets.config import Config
@@ -51,7 +65,11 @@ def make_cluster(profile: Path, name: str, launcher: str) -> Any:
         cluster_id=name,
         engines=launcher,
         delay=0,
-        controller_args=[*_CONTROLLER, *(["--IPController.enable_curve=True"] if can_encrypt() else [])],
+        controller_args=[
+            *_CONTROLLER,
+            f"--ip={address}",
+            *(["--IPController.enable_curve=True"] if can_encrypt() else []),
+        ],
         shutdown_atexit=False,
         send_engines_connection_env=False,  # engines start before the controller has written its addresses
         log=log,
@@ -65,6 +83,20 @@ def can_encrypt() -> bool:
     return bool(zmq.has("curve"))  # libzmq may be built without a library for cryptography
 
 
+def warn_of_clear_text(client: Any) -> None:
+    """Warn the caller of `attach` if other hosts can read the messages between the client and its engines."""
+    host = str(client._config.get("interface", "")).rpartition("//")[2]
+    if client.curve_serverkey or host in ("localhost", "") or host.startswith(("127.", "[::1]")):
+        return
+    address = "all addresses" if host in ("*", "0.0.0.0") else host
+    warnings.warn(
+        f"the controller of the engines listens on {address} without encryption, so everybody on the network can read "
+        "what the ranks return and print; start it with --IPController.enable_curve=True, for instance by "
+        "ipyparallel.Cluster(controller_args=['--IPController.enable_curve=True'])",
+        stacklevel=3,
+    )
+
+
 class ProcessSet(RankSet):
     """Base class of the rank sets that run in ipyparallel engines."""
 
@@ -76,6 +108,7 @@ class ProcessSet(RankSet):
         self._engine_ids: list[int] = []
         self._infos: tuple[RankInfo, ...] = ()
         self._views: dict[int, Any] = {}
+        self._all_engines: Any = None  # the view of all engines that are ranks
         self._positions: Positions | None = None
 
     @property
@@ -86,6 +119,7 @@ class ProcessSet(RankSet):
         """Make every engine a rank, and determine the rank of each engine."""
         # Send all requests before waiting for any reply, because opening a communicator blocks until every rank joins.
         self._views, self._pending = {}, {}
+        self._all_engines = self._new_view(list(configs))
         opened = [(engine, self._view(engine).apply_async(open_worker, config)) for engine, config in configs.items()]
         deadline = time.monotonic() + timeout_s
         by_rank: dict[int, tuple[int, RankInfo]] = {}
@@ -153,45 +187,63 @@ class ProcessSet(RankSet):
 
     def _view(self, engine: int) -> Any:
         if engine not in self._views:
-            view = self._client[engine]
-            view.block = False
-            view.track = False
-            self._views[engine] = view
+            self._views[engine] = self._new_view(engine)
         return self._views[engine]
 
-    def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
-        future: Future[Reply] = Future()
-        try:
-            view = self._view(self._engine_ids[rank])
-            result = view.apply_async(serve, method, arguments)
-        except Exception as error:  # the engine is no longer registered
-            future.set_exception(RankDiedError(_message(error)))
-            return future
-        # The client and the view list the ids of all messages they have ever sent, and never shorten the lists. Only
-        # the last id is this message's: the others may be of calls by the user.
-        view.history.clear()
-        if self._client.history[-1:] == result.msg_ids:
-            self._client.history.pop()
-        self._pending[rank] = future
-        result.add_done_callback(lambda done: self._settle(rank, done, future))
-        return future
+    def _new_view(self, engines: int | list[int]) -> Any:
+        view = self._client[engines]
+        view.block = False
+        view.track = False
+        return view
 
-    def _settle(self, rank: int, result: Any, future: Future[Reply]) -> None:
-        try:
-            reply: Reply = result.get(timeout=0)
-        except Exception as error:
+    def submit(
+        self, ranks: Sequence[int], method: str, arguments: Sequence[tuple[Any, ...]]
+    ) -> Sequence[Future[Reply]]:
+        # One call of ipyparallel for all ranks with the same arguments. It has a future for each of them: its broadcast
+        # schedulers take twice as long for small messages, because they are written in Python.
+        futures = {rank: Future[Reply]() for rank in ranks}
+        self._pending |= futures
+        batches: dict[int, list[int]] = {}
+        for rank, values in zip(ranks, arguments, strict=True):
+            batches.setdefault(id(values), []).append(rank)
+        by_rank = dict(zip(ranks, arguments, strict=True))
+        for batch in batches.values():
+            try:
+                self._all_engines.targets = [self._engine_ids[rank] for rank in batch]
+                children = self._all_engines.apply_async(serve, method, by_rank[batch[0]])._children
+            except Exception as error:  # an engine is no longer registered
+                for rank in batch:
+                    futures[rank].set_exception(RankDiedError(_message(error)))
+                continue
+            self._forget(len(batch))
+            for rank, child in zip(batch, children, strict=True):
+                child.add_done_callback(partial(self._settle, rank, futures[rank]))
+        return list(futures.values())
+
+    def _forget(self, n: int) -> None:
+        """Remove the last messages from the lists that the client and its view keep of all messages."""
+        # The other ids of the client may be of calls by the user.
+        sent = list(self._all_engines.history)
+        self._all_engines.history.clear()
+        if self._client.history[-n:] == sent[-n:]:
+            del self._client.history[-n:]
+
+    def _settle(self, rank: int, future: Future[Reply], message: Any) -> None:
+        """Give the reply in the result of a message to the future of a call."""
+        outcome = message.result()
+        if not isinstance(outcome, Exception):
+            future.set_result(outcome)
+        else:
             # `Worker.serve` catches every exception of a task. So this one is either ipyparallel's EngineError for a
             # dead engine, or a reply that could not be pickled, which is an error of the rank. Class names are compared
             # because the error may be wrapped in a RemoteError.
-            message = _message(error)
-            if "died" in message or "EngineError" in message or type(error).__name__ == "EngineError":
-                future.set_exception(RankDiedError(message))
+            text = _message(outcome)
+            if "died" in text or "EngineError" in text or type(outcome).__name__ == "EngineError":
+                future.set_exception(RankDiedError(text))
             else:
-                future.set_result(Reply(rank, error=message, trace=str(error)))
-        else:
-            future.set_result(reply)
+                future.set_result(Reply(rank, error=text, trace=str(outcome)))
         with contextlib.suppress(Exception):  # or the client would keep every result
-            self._client.purge_local_results(result)
+            self._client.purge_local_results(message.msg_id)
 
     def positions(self) -> list[Position]:
         return [Position()] * self.size if self._positions is None else self._positions.read()
@@ -211,8 +263,8 @@ class AttachedSet(ProcessSet):
 
     is_attached = True
 
-    def __init__(self, client: Any, checks: Checks = "first") -> None:
-        super().__init__(len(client.ids), "mpi")
+    def __init__(self, client: Any, backend: str = "auto", checks: Checks = "first") -> None:
+        super().__init__(len(client.ids), backend)
         self._client = client
         self._checks: Checks = checks
 
@@ -221,25 +273,96 @@ class AttachedSet(ProcessSet):
         if not ids:
             raise EngineError("the client has no engines", hint="start engines, wait for them, and attach again")
         self.size = len(ids)
+        deadline = time.monotonic() + timeout_s
+        asked = [(engine, self._view(engine).apply_async(read_engine_facts)) for engine in ids]
+        engines: dict[int, EngineFacts] = {
+            engine: self._result_of(f"engine {engine}", result, deadline, "describe itself")
+            for engine, result in self._as_completed(asked, deadline)
+        }
+        if self.backend == "auto":
+            self.backend = chosen_backend(engines)
+        check_engines(engines, self.backend)
+        is_here = {facts.host for facts in engines.values()} == {socket.gethostname()}
         with tempfile.TemporaryDirectory(prefix="meshlab-") as folder:
-            # Ranks on this host map the file before the folder is removed. It does not exist on other hosts.
-            config = WorkerConfig("mpi", self._share_positions(Path(folder) / "calls"), checks=self._checks)
-            infos = self._open_ranks(dict.fromkeys(ids, config), timeout_s)
-        if {info.host for info in infos} != {socket.gethostname()}:
-            self._positions = None
-        return infos
+            # Ranks on this host map the file before the folder is removed.
+            path = self._share_positions(Path(folder) / "calls") if is_here else None
+            configs = self._configs(engines, path, deadline)
+            return self._open_ranks(configs, max(1.0, deadline - time.monotonic()))
+
+    def _configs(
+        self, engines: Mapping[int, EngineFacts], positions: str | None, deadline: float
+    ) -> dict[int, WorkerConfig]:
+        if BACKENDS[self.backend].starts == "mpiexec":  # which has given the ranks their numbers
+            return dict.fromkeys(engines, WorkerConfig(self.backend, positions, checks=self._checks))
+        order = ordered_engines(engines)
+        devices = device_indices(engines) if BACKENDS[self.backend].on_gpus else dict.fromkeys(order, -1)
+        first = engines[order[0]]
+        peers = {address for facts in engines.values() if facts.host != first.host for address in facts.addresses}
+        # In a separate call: if the library cannot be loaded, this fails before any rank waits for the others.
+        result = self._view(order[0]).apply_async(make_unique_id, self.backend, sorted(peers))
+        unique_id = self._result_of("rank 0", result, deadline, "create the unique id of the ranks")
+        return {
+            engine: WorkerConfig(
+                self.backend, positions, self.size, rank, devices[engine], unique_id=unique_id, checks=self._checks
+            )
+            for rank, engine in enumerate(order)
+        }
 
     def first_exit(self) -> RankExit | None:
-        """Return the rank whose engine the controller no longer lists."""
-        gone = [rank for rank, engine in enumerate(self._engine_ids) if engine not in self._client.ids]
-        return RankExit(gone[0] if len(gone) == 1 else None, "disconnected") if gone else None
+        """Return the ranks whose engines the controller no longer lists."""
+        # It removes the engines of a host one after the other.
+        gone = self._gone_ranks()
+        for _ in range(_MOST_TICKS if gone else 0):
+            time.sleep(_TICK_S)
+            earlier, gone = gone, self._gone_ranks()
+            if gone == earlier and len(gone) > 1:
+                break
+        return exit_of(gone, self._infos, "disconnected") if gone else None
+
+    def _gone_ranks(self) -> list[int]:
+        listed = set(self._client.ids)
+        return [rank for rank, engine in enumerate(self._engine_ids) if engine not in listed]
+
+    def recovery(self) -> str:
+        restart = "restart the engines where they were started"
+        if self._gone_ranks() or self._client._closed:
+            return f"{restart}, and call attach() again"
+        return f"call attach() again, which waits for the same processes; if that fails, {restart}"
+
+    def late_positions(self, before: Sequence[Position]) -> list[Position | None]:
+        """Ask the engines through the controller, which reaches them while they are busy, on any host."""
+        requests = self._ask_engines(range(self.size), {})
+        deadline = time.monotonic() + _ANSWER_S
+        answers: dict[int, Position] = {}
+        for rank, request in requests.items():
+            if request.wait(max(0.0, deadline - time.monotonic())):
+                answers[rank] = Position.of_document(request.result()["content"])
+        return [answers.get(rank) for rank in range(self.size)]
+
+    def _ask_engines(self, ranks: Iterable[int], content: Mapping[str, Any]) -> dict[int, Any]:
+        """Send a request about their positions to the engines of some ranks. Return the futures of the answers."""
+        client, requests = self._client, {}
+        with contextlib.suppress(Exception):  # the client is closed
+            for rank in ranks:
+                if (name := client._engines.get(self._engine_ids[rank])) is not None:
+                    stream = client._control_stream
+                    requests[rank] = client._send(stream, POSITION, content=dict(content), ident=name.encode())
+        return requests
 
     def check(self) -> RankExit | None:
         """Return the client if it was closed. The controller reports engines that are gone."""
         return client_exit(self._client)
 
     def kill(self, *, reuse: bool = True) -> None:
-        """Do nothing: the engines belong to another process."""
+        """Make ranks that wait for others give up, so that another `attach` can use their processes."""
+        # Those of MPI cannot.
+        busy = [rank for rank, future in self._pending.items() if not future.done()]
+        if BACKENDS[self.backend].survives:
+            self._ask_engines(busy, {"abort": True})
+        elif busy and BACKENDS[self.backend].starts == "separately":
+            engines = [self._engine_ids[rank] for rank in busy]
+            with contextlib.suppress(Exception):  # an engine or the client is gone
+                self._client.send_signal(signal.SIGINT, targets=engines, block=False)
 
     def close(self) -> None:
         """Release the engines, which keep running."""

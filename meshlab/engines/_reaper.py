@@ -11,6 +11,7 @@ fast.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import shutil
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -39,6 +40,9 @@ _PREFIX = "meshlab-"  # of the folder of a run
 # In that folder: whose run it is, the shared-memory files of its ranks, those that existed before ranks that are now
 # being started, and the processes that only their parents lead to.
 _OWNER, _SEGMENTS, _EXISTING, _DESCENDANTS = "owner", "segments", "existing-segments", "descendants"
+_COMMANDS = "commands"  # those that end jobs of a scheduler, as lines of JSON
+
+_COMMAND_S = 10.0  # maximum time of such a command
 
 
 class Reaper:
@@ -84,6 +88,11 @@ class Reaper:
         """Add files to remove at the end."""
         with (Path(self._folder) / _SEGMENTS).open("a") as file:
             file.write("".join(f"{path}\n" for path in sorted(paths)))
+
+    def end_by(self, command: Sequence[str]) -> None:
+        """Add a command to run at the end, which ends what has started on other hosts."""
+        with (Path(self._folder) / _COMMANDS).open("a") as file:
+            file.write(f"{json.dumps(list(command))}\n")
 
     def watch_descendants(self) -> None:
         """Add the descendants of the processes of the run, because one whose parent has ended may have no mark."""
@@ -215,6 +224,7 @@ def remove_files(paths: Iterable[str]) -> None:
 
 def clean_up(variable: str, value: str, folder: str) -> None:
     """Kill the processes of a run, then remove the files that it has made and its folder."""
+    _run_commands(Path(folder) / _COMMANDS)
     for pid, start in _pairs(Path(folder) / _DESCENDANTS):
         if is_running(pid, start):
             with contextlib.suppress(psutil.Error):
@@ -230,6 +240,23 @@ def clean_up(variable: str, value: str, folder: str) -> None:
         time.sleep(0.02)
 
 
+def _run_commands(path: Path) -> None:
+    try:
+        commands = [json.loads(line) for line in path.read_text().splitlines()]
+    except (OSError, ValueError):  # there are none
+        return
+    for command in commands:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_COMMAND_S,
+                check=False,
+            )
+
+
 def _remove_folder(folder: Path) -> None:
     """Remove the folder of a run. Whoever is killed meanwhile leaves its owner, so that the next client goes on."""
     with contextlib.suppress(OSError):
@@ -239,9 +266,9 @@ def _remove_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def clean_up_after_others() -> None:
+def clean_up_after_others(parent: Path | None = None) -> None:
     """Clean up the runs of this user whose client and reaper were both killed before they could do it."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for folder in (parent or Path(tempfile.gettempdir())).glob(f"{_PREFIX}*"):
         try:
             variable, value, client, start, processes = (folder / _OWNER).read_text().splitlines()
             is_own = folder.stat().st_uid == os.getuid() and processes == _processes_here()
@@ -261,9 +288,9 @@ def _has_reaper(variable: str, value: str) -> bool:
     return False
 
 
-def make_folder() -> Path:
+def make_folder(parent: Path | None = None) -> Path:
     """Make the folder of a run, where the next client looks for it."""
-    return Path(tempfile.mkdtemp(prefix=_PREFIX))
+    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
 
 
 def _processes_here() -> str:

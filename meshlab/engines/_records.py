@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,11 +38,25 @@ _HERE = (
     "LSB_JOBID LSB_HOSTS LSB_MCPU_HOSTS PE_HOSTFILE HYDRA_HOST_FILE; "
 )
 
+_MOST_LOG = 1 << 20  # bytes
+_NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
+
 LAUNCHER_SHELL = ["/bin/sh", "-c", _HERE + _TO_LOG]
 """The start of a command whose output goes to the log of the ranks."""
 
 RANK_SHELL = ["/bin/sh", "-c", _SHELL, "meshlab-rank"]
 """The start of the command of a rank."""
+
+
+def printed_text(log_file: Path) -> str:
+    """Return at most the last MiB of a log of ranks, without the lines of ipyparallel."""
+    try:
+        with log_file.open("rb") as file:
+            file.seek(max(0, log_file.stat().st_size - _MOST_LOG))
+            text = file.read().decode(errors="replace")
+    except OSError:  # nothing has printed
+        return ""
+    return "\n".join(line for line in text.splitlines() if not _NOISE.search(line))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from meshlab.base._backends import BACKENDS
+from meshlab.base._hints import NEW_RANKS, Hint
 from meshlab.base._units import format_seconds
 from meshlab.comm._agreement import Checks
 from meshlab.comm._backend import Capabilities
@@ -157,6 +158,24 @@ class RankExit:
         return "was " if self.how.startswith(("killed", "stopped", "closed")) else ""
 
 
+def exit_of(ranks: Sequence[int], infos: Sequence[RankInfo], how: str) -> RankExit:
+    """Return the exit of several ranks, or of their host if all its ranks are among them."""
+    on_host: dict[str, list[int]] = {}
+    for info in infos:
+        on_host.setdefault(info.host, []).append(info.rank)
+    if len(ranks) == len(infos):
+        part = "the only rank" if len(infos) == 1 else "all ranks"
+        return RankExit(ranks[0], how, part)
+    exits = []
+    for host, members in on_host.items():
+        lost = [rank for rank in members if rank in set(ranks)]
+        if len(lost) == len(members) > 1:
+            exits.append(RankExit(lost[0], f"does not answer: {_ranks_text(lost)} {how}", host))
+        else:
+            exits += [RankExit(rank, how) for rank in lost]
+    return replace(exits[0], also=tuple(exits[1:]))
+
+
 def how_exited(code: int) -> str:
     """Describe the end of a process by its exit code, which is negative for a signal."""
     return f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
@@ -183,11 +202,18 @@ class RankSet(Protocol):
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Start the ranks and return their descriptions, in rank order."""
 
-    def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
-        """Run a method of the worker on one rank. The future raises `RankDiedError` if the rank ends first."""
+    def submit(
+        self, ranks: Sequence[int], method: str, arguments: Sequence[tuple[Any, ...]]
+    ) -> Sequence[Future[Reply]]:
+        """Run a method of the worker on some ranks. A future raises `RankDiedError` if its rank ends first."""
+        # If several ranks have the same arguments, those are one object, which need not be pickled once per rank.
 
     def positions(self) -> list[Position]:
         """Return the last call that each rank entered, in rank order."""
+
+    def late_positions(self, before: Sequence[Position]) -> list[Position | None]:
+        """Return the positions since earlier ones, when ranks are late. None for a rank that does not answer."""
+        return [position.since(start) for position, start in zip(self.positions(), before, strict=True)]
 
     # The defaults below are those of a set that cannot watch processes: its ranks are threads, or on other hosts.
 
@@ -202,6 +228,10 @@ class RankSet(Protocol):
     def stalled(self) -> RankExit | None:
         """Return a rank or another part that exists, but is stopped. None if nothing is."""
         return None
+
+    def recovery(self) -> str:
+        """Return how to go on after the ranks have failed."""
+        return Hint("{}", NEW_RANKS)
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt on every rank, as soon as it executes Python code."""
@@ -293,8 +323,7 @@ class Round:
         lost = self.rank_set.check()
         if lost is not None:
             raise self._lost(lost)
-        for rank, values in zip(self.ranks, self.arguments, strict=True):
-            future = self.rank_set.submit(rank, self.method, values)
+        for rank, future in zip(self.ranks, self.rank_set.submit(self.ranks, self.method, self.arguments), strict=True):
             # The callback may run on any thread, so it only queues the future. Decisions are made on this thread.
             future.add_done_callback(lambda done, rank=rank: self._responses.put((rank, done)))  # type: ignore[misc]
         replies: dict[int, Reply] = {}
@@ -349,7 +378,7 @@ class Round:
         return RoundFailedError(f"{exited.text} while {self.task}", rank, without_banner(self.rank_set.log_tail()))
 
     def _named(self, rank_exit: RankExit) -> RankExit:
-        if rank_exit.rank is None:
+        if rank_exit.rank is None or rank_exit.part:
             return rank_exit
         info = self.infos[rank_exit.rank]
         return replace(rank_exit, part=f"rank {info.rank} (process {info.pid} on {info.host})")
@@ -363,13 +392,15 @@ class Round:
         """Describe where the ranks wait, and name those that are responsible, or else all that did not respond."""
         # The waiting ranks are usually the innocent ones: they are blocked in a collective until the rank that is
         # behind enters it. That rank may even have responded, if its function skipped the collective.
-        positions = [
-            position.since(before) for position, before in zip(self.rank_set.positions(), self._before, strict=True)
-        ]
         stalled = self.rank_set.stalled()
+        answers = [] if stalled is not None else self.rank_set.late_positions(self._before)
+        silent = [rank for rank, position in enumerate(answers) if position is None]
+        if silent:
+            stalled = exit_of(silent, self.infos, f"did not respond within {format_seconds(self.deadline_s)}")
         if stalled is not None:
-            # A stopped process alone explains the wait, regardless of the calls of the ranks.
+            # A stopped process or a host without a network explains the wait, regardless of the calls of the ranks.
             return self._lost(stalled)
+        positions = [position for position in answers if position is not None]
         within = f"within {format_seconds(self.deadline_s)} while {self.task}"
         places = self._places(waiting, positions)
         behind, details = self._ranks_behind(waiting, positions)

@@ -7,6 +7,7 @@ import ctypes
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
@@ -46,10 +47,15 @@ class ThreadSet(RankSet):
         self._threads = [_RankThread(worker) for worker in workers]
         for thread in self._threads:
             thread.start()
-        infos = [self.submit(rank, "info", ()) for rank in range(self.size)]
+        infos = self.submit(range(self.size), "info", [()] * self.size)
         return tuple(future.result(timeout_s).value for future in infos)
 
-    def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
+    def submit(
+        self, ranks: Sequence[int], method: str, arguments: Sequence[tuple[Any, ...]]
+    ) -> Sequence[Future[Reply]]:
+        return [self._submit_to(rank, method, values) for rank, values in zip(ranks, arguments, strict=True)]
+
+    def _submit_to(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
         future: Future[Reply] = Future()
         with self._lock:
             if not self._threads:

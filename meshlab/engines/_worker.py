@@ -10,6 +10,7 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +25,18 @@ from meshlab.comm._communicator import Communicator
 from meshlab.comm._compositions import with_compositions
 from meshlab.comm._worlds import beside_module, process_module
 from meshlab.engines._call_board import CallBoard
-from meshlab.engines._positions import CallSummary, Positions
+from meshlab.engines._positions import CallSummary, Position, Positions
 from meshlab.engines._rank_hosts import network_choice, network_interfaces
 from meshlab.engines._reaper import RUN, shared_memory_files
 from meshlab.engines._rounds import RankInfo, Reply, WorkerConfig
+from meshlab.mesh._groups import Groups
 
 if TYPE_CHECKING:
     from meshlab.engines._sampler import Sampler
+
+
+POSITION = "meshlab_position"
+"""The type of the message with which a client asks an engine for the position of its rank."""
 
 
 class Worker:
@@ -53,13 +59,20 @@ class Worker:
         self.rank = backend.rank
         self._checks: Checks = checks
         self._positions = positions.writer(self.rank, board)
+        self._at_start = self._positions.position()
         self._monitor = self._positions.monitor("world", "splits")
         self._n_splits = 0
         self._communicators: dict[str, Communicator] = {}
         self._sampler: Sampler | None = None
 
+    @property
+    def backend(self) -> str:
+        """The name of the backend of its world."""
+        return self._backend.capabilities().backend
+
     def serve(self, method: str, arguments: tuple[Any, ...]) -> Reply:
         """Call a method and return its value, or the exception that it raised."""
+        self._at_start = self._positions.position()
         try:
             value = getattr(self, method)(*arguments)
             return Reply(self.rank, value, calls=self._summaries() if method == "run" else {})
@@ -83,6 +96,10 @@ class Worker:
             interfaces=network_interfaces(),
             network=network_choice(self._backend.capabilities().backend),
         )
+
+    def position(self) -> Position:
+        """Return the last call that this rank has entered in its current task. Any thread may call it."""
+        return self._positions.position().since(self._at_start)
 
     def load_beside(self, backend: str) -> None:
         """Import the library of another backend. A rank that cannot do it does not let the others wait."""
@@ -109,34 +126,27 @@ class Worker:
         if progress is not None:
             progress()
 
-    def split(
-        self,
-        name: str,
-        color: int | None,
-        key: int,
-        group: str,
-        ranks: Sequence[int],
-        separate: bool = False,
-        beside: str | None = None,
-    ) -> None:
+    def split(self, name: str, groups: Groups, separate: bool = False, beside: str | None = None) -> None:
         """Create the communicators of the set of groups `name`. Collective over the world."""
-        # The rank has the index `key` in `group`, which has the index `color` in the set, or it is in no group (None).
         world = self._backend if beside is None else self._worlds.get(beside)
         if world is None:
             raise EngineError(f"rank {self.rank} has not opened {beside}", rank=self.rank)
+        number = int(groups.color[self.rank])
+        color = None if number < 0 else number  # of the group of this rank, if it is in one
         code = self._monitor.code("split")
         self._monitor.enter(code, checksum(()))
         try:
-            backend = world.split(color, key, separate=separate)
+            backend = world.split(color, int(groups.key[self.rank]), separate=separate)
         finally:
             self._monitor.leave(code)
         # All ranks take part in all splits, so the number identifies this one on every rank.
         self._n_splits += 1
         if backend is not None:
-            monitor = self._positions.monitor(group, f"{self._n_splits} {color}")
-            comparer = None if self._checks == "off" else monitor.comparer(ranks)
+            group = groups[number]
+            monitor = self._positions.monitor(group.name, f"{self._n_splits} {color}")
+            comparer = None if self._checks == "off" else monitor.comparer(group.ranks)
             self._communicators[name] = Communicator(
-                backend, name=group, ranks=ranks, monitor=monitor, checks=self._checks, comparer=comparer
+                backend, name=group.name, ranks=group.ranks, monitor=monitor, checks=self._checks, comparer=comparer
             )
 
     def drop(self, names: Sequence[str]) -> None:
@@ -210,6 +220,7 @@ def _trace(error: BaseException) -> str:
 # The worker of this process. ipyparallel imports the functions below by name on the engine, and their state must
 # survive from one call to the next.
 _worker: Worker | None = None
+_positions: Positions | None = None  # those of the worker, or of one that is being opened
 
 
 def load_library(backend: str) -> None:
@@ -222,9 +233,10 @@ def launched_rank() -> int:
     return int(os.environ["MESHLAB_RANK"])
 
 
-def make_unique_id(backend: str) -> bytes:
-    """Return a new unique id of a world. One rank creates it for all."""
-    return process_module(backend).unique_id()
+def make_unique_id(backend: str, peers: Sequence[str] | None = None) -> bytes:
+    """Return a new unique id of a world. Rank 0 creates it for all, whose other hosts have the addresses `peers`."""
+    module = process_module(backend)
+    return module.unique_id() if peers is None else module.unique_id(peers)
 
 
 def open_worker(config: WorkerConfig) -> RankInfo:
@@ -233,9 +245,12 @@ def open_worker(config: WorkerConfig) -> RankInfo:
     if config.backend not in PROCESS_BACKENDS:
         allowed = choice_text(PROCESS_BACKENDS)
         raise EngineError(f"backend must be {allowed} for engines in processes, not {config.backend!r}")
-    # An engine that survived a fault holds communicators of a world that is gone. NCCL can abort them and join the new
-    # world. MPI_COMM_WORLD is fixed for the life of a process, so an MPI rank that is opened again is the same rank.
-    if _worker is not None and BACKENDS[config.backend].survives:
+    _answer_about_position()
+    # An engine that survived a fault, or was attached before, holds communicators of a world that is gone. NCCL can
+    # abort them, and Gloo can leave them. MPI_COMM_WORLD is fixed for the life of a process, so an MPI rank that is
+    # opened again is the same rank.
+    is_same = BACKENDS[config.backend].starts == "mpiexec" and _worker is not None and _worker.backend == config.backend
+    if _worker is not None and not is_same:
         _worker.abort()
         _worker = None
     if _worker is None:
@@ -246,10 +261,28 @@ def open_worker(config: WorkerConfig) -> RankInfo:
     return _worker.info()
 
 
+def _answer_about_position() -> None:
+    """Let the controller ask for the position of this rank while it is busy, if this process is an engine."""
+    # The kernel of an engine has a thread for such requests. Ranks of other hosts share no memory with their client.
+    from IPython import get_ipython
+
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is not None:
+        kernel.control_handlers[POSITION] = partial(_send_position, kernel.session)
+
+
+def _send_position(session: Any, stream: Any, sender: Any, request: Any) -> None:
+    if request["content"].get("abort") and _positions is not None:
+        _positions.abort()
+    content = {} if _worker is None else _worker.position().to_document()
+    session.send(stream, f"{POSITION}_reply", content, parent=request, ident=sender)
+
+
 def _create_worker(config: WorkerConfig) -> Worker:
+    global _positions
     # A rank that is blocked in its library cannot serve a request to abort, so it polls the flag in shared memory. Only
     # where the launcher determines the size is the memory mapped after the world is open.
-    positions = _shared_positions(config.positions_file, config.size) if config.size > 0 else None
+    positions = _positions = _shared_positions(config.positions_file, config.size) if config.size > 0 else None
     rendezvous = Rendezvous(
         size=config.size,
         rank=config.rank,

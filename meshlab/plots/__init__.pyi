@@ -9,6 +9,7 @@ from ._lateness import stragglers as stragglers
 from ._machine import topology as topology
 from ._prediction import calibration as calibration
 from ._prediction import prediction as prediction
+from ._published_steps import published_steps as published_steps
 from ._ratios import comparison as comparison
 from ._rehearsal import rehearsal as rehearsal
 from ._rings import ring as ring

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.analysis._expectations import expectations, runs_by_collective
+from meshlab.analysis._judge import with_machine
 from meshlab.base._errors import BenchError, did_you_mean
 from meshlab.base._units import SEPARATOR, THIN, format_bandwidth, format_size
 from meshlab.frames._labels import title_parts
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from meshlab.mesh._mesh import MeshLike
     from meshlab.prediction._predictions import Prediction
+    from meshlab.prediction._published import PublishedCurve
     from meshlab.topology.model._presets import ClusterLike
 
 _BANDWIDTHS = {"busbw_gbs": "bus bandwidth", "algbw_gbs": "algorithm bandwidth"}
@@ -75,6 +78,7 @@ def bandwidth(
     cluster: ClusterLike | None = None,
     mesh: MeshLike | None = None,
     predicted: Prediction | None = None,
+    published: bool = False,
 ) -> Axes:
     """Draw bandwidth against message size, with one line per collective, axis and other varying column.
 
@@ -101,6 +105,9 @@ def bandwidth(
         The measured mesh, which the bounds depend on. By default that of the run.
     predicted : Prediction, optional
         The prediction of the same collectives and axes, drawn as dotted lines in the colours of the measured ones.
+    published : bool, default False
+        If True, draw the published runs of the same machine with which `ml.judge` compares, each as a thin line in the
+        colour of the measured one. Only bus bandwidths.
 
     Returns
     -------
@@ -110,7 +117,7 @@ def bandwidth(
     ------
     BenchError
         If `run` or `previous` has no results.
-        If `y` is not a bandwidth column, or not the bus bandwidth if there is a cluster.
+        If `y` is not a bandwidth column, or not the bus bandwidth if there is a cluster or published runs.
     TopologyError
         If the cluster is too small for the mesh, or the bandwidth of its links is unknown.
 
@@ -126,9 +133,15 @@ def bandwidth(
     if y not in _BANDWIDTHS:
         similar = did_you_mean(y, _BANDWIDTHS, synonyms={"busbw": "busbw_gbs", "algbw": "algbw_gbs"})
         raise BenchError(f"y={y!r} is not a bandwidth column{similar}; choose {' or '.join(_BANDWIDTHS)}")
+    machine = None
+    if published:
+        if y != "busbw_gbs":
+            raise BenchError(f"published runs are drawn as bus bandwidths, not as {y}", hint="omit y")
+        run, machine = with_machine(run)
     results = as_results(run)
     earlier = [] if previous is None else lines_of(as_results(previous), y)
     bounded = _with_bounds(run, cluster, mesh, y)
+    expected = expectations(run, cluster, mesh=mesh, machine=machine) if published else None
     return draw_bandwidth(
         open_axes(ax, *_PAGE),
         results,
@@ -138,6 +151,7 @@ def bandwidth(
         references=references,
         bounded=bounded,
         predicted=predicted,
+        published=None if expected is None else runs_by_collective(expected),
         may_split=ax is None,
     )
 
@@ -152,10 +166,11 @@ def draw_bandwidth(
     references: Mapping[str, float] | None = None,
     bounded: pd.DataFrame | None = None,
     predicted: Prediction | None = None,
+    published: Mapping[str, Sequence[PublishedCurve]] | None = None,
     may_split: bool = False,
 ) -> Axes:
     """Draw the lines of results as `bandwidth` does. `bounded` are the same rows with their bounds."""
-    is_plain = bounded is None and predicted is None and not references
+    is_plain = bounded is None and predicted is None and not references and not published
     if may_split and is_plain and (facets := _facets(ax, lines)):
         _draw_facets(ax, results, facets, earlier, f"{_BANDWIDTHS[y]} (GB/s)")
         return ax
@@ -167,15 +182,40 @@ def draw_bandwidth(
     ax.set_ylabel(f"{_BANDWIDTHS[y]} (GB/s)")
     dotted = [] if predicted is None or y != "busbw_gbs" else _predicted_lines(lines, predicted)
     highest = _concatenate(part.ravel() for line in lines for part in (line.high, line.groups))
-    top = np.nanmax([0.0, *_values(lines, earlier), *highest, *_values(dotted, []), *references.values()])
+    thin = _within(published or {}, lines) if y == "busbw_gbs" else []
+    values = [value for _, _, busbw in thin for value in busbw.tolist()]
+    top = np.nanmax([0.0, *_values(lines, earlier), *highest, *_values(dotted, []), *values, *references.values()])
     ax.set_ylim(0, top * 1.08 if top > 0 else 1)
     note = [*stroke_note(lines), *["dotted: predicted"] * any(len(line) for line in dotted)]
+    note += [f"thin: {len(thin)} published run{'s' * (len(thin) != 1)}"] * bool(thin)
     reserve(ax, above=set_title(ax, title_parts(results), note=note))
     _draw_references(ax, references)
     for line, style in zip(dotted, _styles(lines), strict=False):
         ax.plot(line.size, line.value, color=style["color"], linewidth=1.3, linestyle=(0, (1, 1.6)), zorder=1.8)
+    styles = _styles(lines)
+    for number, size, busbw in thin:
+        is_point = len(size) == 1
+        ax.plot(size, busbw, color=styles[number]["color"], linewidth=0.9, alpha=0.6, zorder=1.6, marker="_" * is_point)
     draw_lines(ax, lines, earlier)
     return ax
+
+
+def _within(
+    published: Mapping[str, Sequence[PublishedCurve]], lines: Sequence[Line]
+) -> list[tuple[int, npt.NDArray[np.int64], Values]]:
+    """Return the published runs of each collective at the measured sizes, with the number of its first line."""
+    thin = []
+    numbers = {str(line.keys["collective"]): number for number, line in reversed(list(enumerate(lines))) if len(line)}
+    for collective, number in numbers.items():
+        alike = [line for line in lines if line.keys["collective"] == collective]
+        sizes, ranks = np.concatenate([line.size for line in alike]), {line.keys["n_ranks"] for line in alike}
+        for curve in published.get(collective, ()):
+            if curve.nodes == 1 and curve.n_ranks not in ranks:  # of another axis
+                continue
+            inside = (curve.size_bytes >= sizes.min()) & (curve.size_bytes <= sizes.max())
+            if inside.any():
+                thin.append((number, curve.size_bytes[inside], curve.busbw_gbs[inside]))
+    return thin
 
 
 def _facets(ax: Axes, lines: Sequence[Line]) -> dict[str, list[Line]]:

@@ -264,7 +264,10 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
         "both directions" if attrs.get("collective") == "send_recv" else "",
         *(str(attrs.get(name, "")) for name in ("axis", "where", "mode")),
     ]
-    verdict = matrix_verdict(cells, values, slow, is_time)
+    verdict = attrs.get("verdict") or matrix_verdict(cells, values, slow, is_time)
+    if "slow" in attrs:  # of another judgement than that of pairs by their median
+        slow[:] = False
+        slow[tuple(np.array(attrs["slow"], dtype=int).reshape(-1, 2).T)] = True
     if shared := attrs.get("oversubscribed"):
         slow[:] = False
         verdict = f"No pair is judged, because {shared}"

@@ -48,9 +48,10 @@ _COLORS = {"tp": 0, "cp": 2, "ep": 3, "pp": 1, "dp": 5}  # group colours of the 
 def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> Axes:
     """Draw a bar per layout, best first: computation, bubble, and exposed communication in the colour of its axis.
 
-    The solid part of a bar is the low end, at which the schedule hides all communication that it can hide. The hatched
-    part reaches up to the high end, at which nothing is hidden. Brackets join tied layouts. If computation dominates
-    all bars, its beginning is cut off. Below the bars, dropped layouts are counted by reason.
+    The solid part of a bar is the step if the schedule hides all communication that it can hide. The hatched part
+    reaches up to the step if nothing is hidden. A mark is the expected time, and a thin line its range. Brackets join
+    tied layouts. If computation dominates all bars, its beginning is cut off. Below the bars, dropped layouts are
+    counted by reason.
 
     Parameters
     ----------
@@ -146,7 +147,8 @@ def _ties(frame: pd.DataFrame, layouts: Layouts) -> list[tuple[int, int, str]]:
 
 def _limits(frame: pd.DataFrame) -> tuple[float, bool]:
     """Return the left end of the time axis, and whether the beginning of computation is cut off."""
-    longest, compute = float(frame["step_s_hi"].max()), float(frame["compute_s"].min())
+    longest = float(frame["step_s_hi"].max())
+    compute = min(float(frame["compute_s"].min()), float(frame["step_s_lo"].min()))
     if compute < _SHORTENED * longest:
         return 0.0, False
     return compute - (longest - compute) * _CUT / (1 - _CUT), True
@@ -154,7 +156,8 @@ def _limits(frame: pd.DataFrame) -> tuple[float, bool]:
 
 def _draw_bars(ax: Axes, frame: pd.DataFrame, theme: Theme) -> None:
     start, is_cut = _limits(frame)
-    longest = float(frame["step_s_hi"].max())
+    open_end = frame["compute_s"] + frame["bubble_s"] + frame["exposed_s_hi"]
+    longest = float(max(frame["step_s_hi"].max(), open_end.max()))
     ax.set_xlim(start, longest + 0.01 * (longest - start))
     ax.set_ylim(len(frame) - 0.5, -0.5)
     height = min(_BAR / (axes_size(ax)[1] / len(frame)), 0.8)
@@ -174,9 +177,11 @@ def _draw_bars(ax: Axes, frame: pd.DataFrame, theme: Theme) -> None:
         look: Any = {"color": "none", "edgecolor": color, "hatch": "//////", "linewidth": 0.0}
         ax.barh(y[is_wide], width[is_wide], height, left=at[is_wide], gid=f"{name}_s_hi", **look)
         at += width
-    # Mark the low end, because the hatched part after it may have the same colour.
-    low = frame["step_s_lo"].to_numpy(dtype=float)
-    ax.vlines(low, y - height / 2 - 0.04, y + height / 2 + 0.04, color=theme.ink, linewidth=1.0, gid="low end")
+    low, middle, high = (frame[name].to_numpy(dtype=float) for name in ("step_s_lo", "step_s", "step_s_hi"))
+    ax.hlines(y, np.maximum(low, start), high, color=theme.ink, linewidth=1.0, gid="range")
+    for end in (low, high):
+        ax.vlines(end, y - height / 4, y + height / 4, color=theme.ink, linewidth=1.0, gid="range")
+    ax.vlines(middle, y - height / 2 - 0.04, y + height / 2 + 0.04, color=theme.ink, linewidth=2.0, gid="expected")
     if is_cut:
         # Two slanted gaps in every bar show that the axis does not start at zero.
         points = (longest - start) / axes_size(ax)[0]
@@ -240,13 +245,12 @@ def _set_title(ax: Axes, layouts: Layouts, frame: pd.DataFrame, theme: Theme) ->
             handles.append(Patch(color=theme.groups[_COLORS[name]], label=label, linewidth=0))
     handles.append(Patch(facecolor="none", edgecolor=theme.ink2, hatch="//////", linewidth=0, label="may be hidden"))
     height = legend_above(ax, handles)
-    low, high = layouts.utilisation
     return set_title(
         ax,
         [layouts.job.title, f"{layouts.ranks:,} ranks", layouts.cluster.title or layouts.cluster.summary],
         verdict=layouts.verdict,
         note=[
-            f"computation at {100 * (low + high) / 2:.0f}{THIN}% of the peak",
+            layouts.rate_text,
             "not validated until a rehearsal on that machine",
         ],
         gap=height,

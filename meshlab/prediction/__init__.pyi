@@ -2,6 +2,7 @@ from ._bounds import with_bounds as with_bounds
 from ._calibration import Calibration as Calibration
 from ._calibration import calibrate as calibrate
 from ._call_prices import price as price
+from ._compute_rates import ComputeRates as ComputeRates
 from ._constants import ALGORITHMS as ALGORITHMS
 from ._constants import PROTOCOLS as PROTOCOLS
 from ._constants import VERSIONS as VERSIONS
@@ -19,6 +20,7 @@ from ._predictions import Prediction as Prediction
 from ._predictions import predict as predict
 from ._search import Layouts as Layouts
 from ._search import search as search
+from ._step_range import published_steps as published_steps
 from ._step_time import ExposedAxis as ExposedAxis
 from ._step_time import StepTime as StepTime
 from ._step_time import step_time as step_time

@@ -16,25 +16,24 @@ from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import THIN
 from meshlab.mesh._axes import as_integer, divisors
+from meshlab.prediction._compute_rates import MATMUL_BITS, ComputeRates, scaled_rates
+from meshlab.prediction._compute_time import ComputeTime, compute_time, constant_time
 from meshlab.prediction._job import Job
+from meshlab.prediction._step_range import StepRange, step_range
 from meshlab.prediction._volumes import Degrees, memory_of, problems
 from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._hardware import Device
 from meshlab.topology.model._levels import Floats
 from meshlab.topology.model._products import peak_tflops
 
 AXES = ("pp", "dp", "cp", "tp")
 """The axes of the dense layout, in the usual order: slowest first."""
 
-UTILISATION = (0.45, 0.6)
-"""Share of a GPU's peak that the computation of large models reaches, without communication and bubble.
-
-This is an assumption, because only totals are published, which include both. On H100 they are 38 to 43 % (Llama 3 405B,
-arXiv 2407.21783, table 4) and up to 47 % (README of Megatron-LM).
-"""
-
 Degree = int | Iterable[int] | None
 
-_DEVICE: dict[str, Any] = {"memory_share": 0.9, "memory_gib": None, "peak": None, "utilisation": UTILISATION}
+_DEVICE: dict[str, Any] = {
+    "memory_share": 0.9, "memory_gib": None, "peak": None, "utilisation": None, "rates": None,
+}  # fmt: skip
 
 
 class DeviceArguments(TypedDict, total=False):
@@ -43,7 +42,8 @@ class DeviceArguments(TypedDict, total=False):
     memory_share: float
     memory_gib: float | None
     peak: float | None
-    utilisation: tuple[float, float]
+    utilisation: tuple[float, float] | None
+    rates: ComputeRates | None
 
 
 class SearchArguments(DeviceArguments, total=False):
@@ -61,8 +61,10 @@ class SearchArguments(DeviceArguments, total=False):
 ARGUMENTS = Arguments(SearchArguments, dict.fromkeys(("pp", "dp", "cp", "tp", "ep", "interleave", "order")) | _DEVICE)
 """The arguments of a search. `search` documents them."""
 
-_SPEEDUP = {"bfloat16": 1.0, "float16": 1.0, "float32": 0.5, "float8_e4m3fn": 2.0, "float8_e5m2": 2.0}
-"""Peak relative to 16 bits, as in data sheets from Ampere (TF32) and Ada or Hopper (8 bits) on."""
+_NARROWER, _NARROWEST = 1.6, 3.2  # peaks relative to 16 bits from which products have 8 and 4 bits
+
+MEMORY_ERROR = 1.1
+"""Factor around the limit in which an estimate does not tell whether the memory suffices."""
 
 _MOST_FEWER = 64  # ranks that may stay idle
 
@@ -72,21 +74,22 @@ class WeakestDevice:
     """Memory and speed of the weakest device."""
 
     memory: float
-    flops: float
-    utilisation: tuple[float, float]
-
-    @property
-    def speed(self) -> float:
-        """Floating-point operations per second at the middle of the utilisation."""
-        return self.flops * sum(self.utilisation) / 2
+    flops: float  # peak of the matrix products, in operations per second
+    matmul: str  # element type of the matrix products
+    rates: ComputeRates
+    utilisation: tuple[float, float] | None  # share of the peak that replaces the rates
+    range: StepRange
 
     @classmethod
     def of(cls, cluster: Cluster, ranks: int, job: Job, choice: Mapping[str, Any]) -> WeakestDevice:
         """Return the least memory and peak of the devices with ranks, or what the caller chose instead."""
-        memory_share, memory_gib, peak, utilisation = (choice[name] for name in _DEVICE)
-        shares = tuple(utilisation) if isinstance(utilisation, Sequence) else ()
-        if len(shares) != 2 or not all(map(_is_positive, shares)) or not shares[0] <= shares[1] <= 1:
-            raise MeshError(f"utilisation must be two shares of the peak, not {utilisation!r}", hint="pass (0.45, 0.6)")
+        memory_share, memory_gib, peak, utilisation, rates = (choice[name] for name in _DEVICE)
+        shares = _shares(utilisation)
+        if rates is not None and not isinstance(rates, ComputeRates):
+            raise MeshError(
+                f"rates must be ComputeRates, not {type(rates).__name__}",
+                hint="measure them with ml.benchmark.compute_rates(engines)",
+            )
         if not _is_positive(memory_share) or memory_share > 1:
             raise MeshError(f"memory_share must be from 0 to 1, not {memory_share!r}", hint="pass 0.9")
         for name, limit, unit in (("memory_gib", memory_gib, "GiB"), ("peak", peak, "TFLOP/s")):
@@ -101,22 +104,77 @@ class WeakestDevice:
                     "the memory of some devices is unknown", hint=Hint("pass {}, such as 80", Argument("memory_gib"))
                 )
             memory_gib = min(size for size in sizes if size) / 2**30
-        if peak is None:
-            peaks = {device.name: peak_tflops(device.name) for device in devices}
-            unknown = [name for name, value in peaks.items() if math.isnan(value)]
-            if unknown or not peaks:
-                raise TopologyError(
-                    f"the peak of {unknown[0]!r} is unknown" if unknown else "the cluster has no devices",
-                    hint=Hint("pass {} in TFLOP/s, such as 989 for an H100 in bfloat16", Argument("peak")),
-                )
-            if job.dtype not in _SPEEDUP:
-                raise MeshError(
-                    f"the peak for {job.dtype} is unknown", hint=Hint("pass {} in TFLOP/s", Argument("peak"))
-                )
-            # GPUs before Ada multiply 8-bit floats as 16-bit ones.
-            has_8_bits = all((device.compute_capability or (0, 0)) >= (8, 9) for device in devices)
-            peak = min(peaks.values()) * (_SPEEDUP[job.dtype] if has_8_bits else min(_SPEEDUP[job.dtype], 1.0))
-        return cls(memory_gib * memory_share * 2**30, peak * 1e12, (shares[0], shares[1]))
+        name, matmul, peak = _slowest(devices, job, peak)
+        if rates is None:
+            rates = scaled_rates(name, peak, MATMUL_BITS[matmul])
+        of_step = step_range(job, name, matmul)
+        return cls(memory_gib * memory_share * 2**30, peak * 1e12, matmul, rates, shares, of_step)
+
+    @property
+    def compute_error(self) -> float:
+        """Factor by which the time of computation may be longer or shorter."""
+        if self.utilisation is None:
+            return self.range.factor
+        return math.sqrt(self.utilisation[1] / self.utilisation[0])
+
+    @property
+    def rate_text(self) -> str:
+        """What the time of computation rests on, in a few words."""
+        if self.utilisation is not None:
+            return f"computation at {100 * sum(self.utilisation) / 2:.0f}{THIN}% of the peak"
+        return f"rates of kernels {self.rates.source}"
+
+    @property
+    def basis(self) -> str:
+        """What the range rests on, in a sentence."""
+        if self.utilisation is None:
+            return self.range.text
+        low, high = (f"{100 * share:.0f}" for share in self.utilisation)
+        return f"The range is that of {low} to {high}{THIN}% of the peak, and of nothing and all hidden."
+
+    def compute_time(self, job: Job, d: Degrees) -> ComputeTime:
+        """Return the seconds of computation of a step, from the rates or at the middle of the utilisation."""
+        if self.utilisation is None:
+            return compute_time(job, d, self.rates, self.matmul)
+        speed = self.flops * sum(self.utilisation) / 2
+        return constant_time(job, d, speed)
+
+
+def _shares(utilisation: Any) -> tuple[float, float] | None:
+    if utilisation is None:
+        return None
+    shares = tuple(utilisation) if isinstance(utilisation, Sequence) else ()
+    if len(shares) != 2 or not all(map(_is_positive, shares)) or not shares[0] <= shares[1] <= 1:
+        raise MeshError(f"utilisation must be two shares of the peak, not {utilisation!r}", hint="pass (0.45, 0.6)")
+    return shares[0], shares[1]
+
+
+def _slowest(devices: Sequence[Device], job: Job, peak: float | None) -> tuple[str, str, float]:
+    """Return the name of the slowest device, and the element type and the peak of its matrix products in TFLOP/s."""
+    peaks = {device.name: peak_tflops(device.name) for device in devices}
+    unknown = [name for name, value in peaks.items() if math.isnan(value)]
+    if peak is None and (unknown or not peaks):
+        raise TopologyError(
+            f"the peak of {unknown[0]!r} is unknown" if unknown else "the cluster has no devices",
+            hint=Hint("pass {} in TFLOP/s, such as 989 for an H100 in bfloat16", Argument("peak")),
+        )
+    name = min(peaks, key=lambda name: (math.isnan(peaks[name]), peaks[name]), default="")
+    published = peaks.get(name, math.nan)
+    matmul = job.matmul or job.dtype
+    if peak is not None:
+        # Without a type of products, a peak far above that of 16 bits is the one of a narrower type.
+        ratio = peak / published
+        if job.matmul is None and MATMUL_BITS.get(matmul) == 16:
+            matmul = "nvfp4" if ratio > _NARROWEST else "float8_e4m3fn" if ratio > _NARROWER else matmul
+        return name, matmul, float(peak)
+    if matmul not in MATMUL_BITS:
+        raise MeshError(f"the peak for {matmul} is unknown", hint=Hint("pass {} in TFLOP/s", Argument("peak")))
+    # GPUs before Ada multiply 8-bit floats as 16-bit ones, and those before Blackwell 4-bit floats as 8-bit ones.
+    capability = min((device.compute_capability or (0, 0)) for device in devices)
+    widest = "bfloat16" if capability < (8, 9) else "float8_e4m3fn" if capability < (10, 0) else "nvfp4"
+    if MATMUL_BITS[matmul] < MATMUL_BITS[widest]:
+        matmul = widest
+    return name, matmul, published * 16 / MATMUL_BITS[matmul]
 
 
 def _is_positive(value: object) -> bool:
@@ -180,63 +238,50 @@ def degrees_at(d: Degrees, index: npt.NDArray[np.integer]) -> Degrees:
     return Degrees(*(getattr(d, field.name)[index] for field in fields(Degrees)))
 
 
-def drop_layouts(job: Job, d: Degrees, hardware: WeakestDevice) -> tuple[npt.NDArray[np.bool_], DroppedLayouts]:
+def drop_layouts(job: Job, d: Degrees) -> tuple[npt.NDArray[np.bool_], DroppedLayouts]:
     """Return a mask of the layouts on which the job can run, and the others with their reasons."""
-    count = len(d.pp)
     reasons = list(problems(job, d))
-    kind = np.full(count, -1)
+    kind = np.full(len(d.pp), -1)
     for number, problem in enumerate(reasons):
         kind[(kind < 0) & problem.bad] = number
-    valid = np.flatnonzero(kind < 0)
-    needed = np.zeros(count)
-    needed[valid] = np.sum(memory_of(job, degrees_at(d, valid)), axis=0)
-    kind[(kind < 0) & (needed > hardware.memory)] = len(reasons)
-    return kind < 0, DroppedLayouts(job, d, reasons, kind, needed, hardware.memory)
+    return kind < 0, DroppedLayouts(d, reasons, kind)
 
 
 @dataclass(frozen=True, eq=False)
 class DroppedLayouts:
-    """The layouts on which the job cannot run. `kind` is the index of the problem, that of the memory, or -1."""
+    """The layouts that do not divide the job. `kind` is the index of the problem, or -1."""
 
-    job: Job
     degrees: Degrees
     problems: list[Any]
     kind: npt.NDArray[np.int_]
-    needed: Floats
-    memory: float
 
     def reason(self, i: int) -> tuple[str, str, str]:
         """Return the kind of a layout's problem, the problem, and its fix."""
-        number = int(self.kind[i])
-        if number < len(self.problems):
-            problem = self.problems[number]
-            return problem.kind, problem.reason(i), problem.fix(i)
-        needed, limit = _gib(self.needed[i]), _gib(self.memory)
-        layout = degrees_at(self.degrees, np.array([i]))
-        return (
-            "memory",
-            f"needs {needed} of the {limit} that a device may use",
-            memory_fix(self.job, layout, self.memory),
-        )
-
-    def nearest(self) -> int | None:
-        """Return the layout that exceeds the memory by the least, or None if none suits the job."""
-        over = np.flatnonzero(self.kind == len(self.problems))
-        return int(over[self.needed[over].argmin()]) if len(over) else None
+        problem = self.problems[int(self.kind[i])]
+        return problem.kind, problem.reason(i), problem.fix(i)
 
     def groups(self) -> Iterator[tuple[int, int]]:
-        """Yield for each kind of problem the number of its layouts and the index of one, the nearest if known."""
-        for number in range(len(self.problems) + 1):
+        """Yield for each kind of problem the number of its layouts and the index of one."""
+        for number in range(len(self.problems)):
             rows = np.flatnonzero(self.kind == number)
             if len(rows):
-                nearest = self.nearest() if number == len(self.problems) else None
-                yield len(rows), int(rows[0]) if nearest is None else nearest
+                yield len(rows), int(rows[0])
+
+
+def memory_state(needed: Floats, limit: float) -> npt.NDArray[np.str_]:
+    """Return for each estimate whether it fits, is tight, or is over the limit by more than its error."""
+    share = np.asarray(needed) / limit
+    return np.where(share <= 1 / MEMORY_ERROR, "fits", np.where(share <= MEMORY_ERROR, "tight", "over"))
 
 
 def memory_fix(job: Job, layout: Degrees, memory: float) -> str:
     """Return the change of a job with which its only layout needs at most a number of bytes."""
-    changes: list[dict[str, Any]] = [{"micro_batch": 1}, {"recompute": "selective"}, {"recompute": "full"}]
-    for change in (*changes, {"zero": 3}, {"recompute": "full", "zero": 3}):
+    half = max(int(layout.layers(job)[0]) // 2, 1)
+    changes: list[dict[str, Any]] = [
+        *({"micro_batch": 1}, {"recompute": "selective"}, {"offload": half}, {"recompute": "full"}, {"zero": 3}),
+        *({"recompute": "full", "offload": 2 * half}, {"recompute": "full", "zero": 3}),
+    ]
+    for change in changes:
         needed = float(np.sum(memory_of(job.replace(**change), layout)))
         if needed <= memory:
             words = [Argument(name, value) for name, value in change.items()]
@@ -249,9 +294,7 @@ def _gib(size: float) -> str:
     return f"{size / 2**30:.2f}{THIN}GiB"
 
 
-def find_fewer_ranks(
-    job: Job, ranks: int, degrees: dict[str, list[int] | None], chunks: list[int], hardware: WeakestDevice
-) -> int | None:
+def find_fewer_ranks(job: Job, ranks: int, degrees: dict[str, list[int] | None], chunks: list[int]) -> int | None:
     """Return the next lower number of ranks on which the job can run, such as 30 if one of 31 is too many."""
     for fewer in range(ranks - 1, max(ranks // 2, ranks - _MOST_FEWER) - 1, -1):
         try:
@@ -259,24 +302,19 @@ def find_fewer_ranks(
             candidates = all_factorisations(fewer, allowed, chunks)
         except MeshError:  # a wanted degree does not divide this number
             continue
-        if drop_layouts(job, candidates, hardware)[0].any():
+        if drop_layouts(job, candidates)[0].any():
             return fewer
     return None
 
 
 def nothing_fits(job: Job, ranks: int, dropped: DroppedLayouts, fewer: int | None) -> MeshError:
-    """Return the error for a search without a layout, with the nearest one or the most frequent reason."""
-    total = len(dropped.kind)
-    i = dropped.nearest()
+    """Return the error for a search without a layout, with the most frequent reason."""
     what = f"no layout of {ranks:,} rank{'s' * (ranks != 1)} can run {job.title}"
-    if i is None:
-        reasons = [(count, *dropped.reason(index)) for count, index in dropped.groups()]
-        count, _, reason, fix = max(reasons)
-        if fewer:
-            fix = Hint("{}, or {}", fix, Argument("world_size", fewer))
-        return MeshError(f"{what}: {reason} ({count:,} of {total:,} layouts)", hint=fix)
-    _, reason, fix = dropped.reason(i)
-    return MeshError(f"{what}: the nearest is {mesh_text(dropped.degrees, i, AXES)}, which {reason}", hint=fix)
+    reasons = [(count, *dropped.reason(index)) for count, index in dropped.groups()]
+    count, _, reason, fix = max(reasons)
+    if fewer:
+        fix = Hint("{}, or {}", fix, Argument("world_size", fewer))
+    return MeshError(f"{what}: {reason} ({count:,} of {len(dropped.kind):,} layouts)", hint=fix)
 
 
 def mesh_text(d: Degrees, i: int, order: Sequence[str]) -> str:

@@ -20,6 +20,8 @@ from meshlab.base._units import THIN
 from meshlab.comm._elements import find_dtype
 from meshlab.mesh._axes import as_integer, short
 from meshlab.mesh._mesh import MeshLike, as_mesh
+from meshlab.prediction._compute_rates import MATMUL_BITS
+from meshlab.prediction._compute_time import SOFTWARE
 from meshlab.prediction._job_layout import JobLayout
 from meshlab.prediction._models import MODELS, LatentAttention
 from meshlab.prediction._volumes import (
@@ -149,17 +151,20 @@ class Memory:
     ----------
     weights, gradients, optimizer, activations : float
         The parts. Activations include the logits.
+    other : float, default 0
+        Workspaces of kernels, and memory that the allocator reserves but cannot use.
     """
 
     weights: float
     gradients: float
     optimizer: float
     activations: float
+    other: float = 0.0
 
     @property
     def total(self) -> float:
         """The sum of the parts."""
-        return self.weights + self.gradients + self.optimizer + self.activations
+        return self.weights + self.gradients + self.optimizer + self.activations + self.other
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{field.name} {_gib(getattr(self, field.name))}" for field in dataclasses.fields(self))
@@ -232,9 +237,29 @@ class Job:
         Model chunks per pipeline stage.
     uneven_stages : bool, default False
         True if stages may differ by one layer. By default the stages must divide the layers.
-    overlap_experts : bool, default False
+    matmul : str, optional
+        Element type of the matrix products of layers in mixed precision: ``"float8_e4m3fn"`` or ``"nvfp4"``. Weights,
+        activations, attention and logits keep `dtype`. By default `dtype`, but a `peak` of 8 or 4 bits that is passed
+        to a search implies these types.
+    overlap_experts : bool, optional
         True if the exchange of one micro-batch's tokens may overlap with the computation of another micro-batch
-        (DualPipe, or Megatron's ``--overlap-moe-expert-parallel-comm``). By default only shared experts overlap.
+        (DualPipe, or Megatron's ``--overlap-moe-expert-parallel-comm``), False if only shared experts overlap. By
+        default predicted times assume that a schedule overlaps them, and `step` does not.
+    async_tp : bool, optional
+        True if exchanges over tp run during the products before and after them (``tp_comm_overlap`` of Megatron, async
+        TP of PyTorch). By default for the software of Megatron.
+    reshard : bool, default True
+        With ``zero=3``, False if gathered weights are kept from the forward to the backward pass
+        (``reshard_after_forward=False``): one gather less, and the memory of all weights.
+    offload : int, default 0
+        Layers per stage whose activations are moved to the memory of the host until the backward pass.
+    software : {"fused", "graphed", "compiled", "eager"}, optional
+        The kernels: those of Transformer Engine in Megatron, the same in CUDA graphs, those of ``torch.compile``, or of
+        eager PyTorch. By default ``"compiled"`` from ``zero=2`` on, otherwise
+        ``"fused"``.
+    attention : {"cudnn", "flash2"}, optional
+        The kernel of attention: that of cuDNN, or FlashAttention-2, which is slower on Hopper. By default
+        ``"flash2"`` with the software of PyTorch, as in the published steps of 2023 and 2024.
     name : str, default ""
         Name of the job.
 
@@ -279,13 +304,19 @@ class Job:
     dtype: str = "bfloat16"
     gradient_dtype: str = "float32"
     dispatch_dtype: str | None = None
+    matmul: str | None = None
     recompute: str = "none"
     zero: int = 1
     sequence_parallel: bool = True
     context: str = "p2p"
     interleave: int = 1
     uneven_stages: bool = False
-    overlap_experts: bool = False
+    overlap_experts: bool | None = None
+    async_tp: bool | None = None
+    reshard: bool = True
+    offload: int = 0
+    software: str | None = None
+    attention: str | None = None
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -300,9 +331,12 @@ class Job:
             if number > _MOST:
                 raise MeshError(f"{field} must be at most {_MOST:,}, not {short(value)}")
             set_field(self, field, number)
-        for field in ("gated", "sequence_parallel", "tied", "uneven_stages", "overlap_experts"):
+        for field in ("gated", "sequence_parallel", "tied", "uneven_stages", "reshard"):
             if not isinstance(getattr(self, field), bool):
                 raise MeshError(f"{field} must be True or False, not {getattr(self, field)!r}")
+        for field in ("async_tp", "overlap_experts"):
+            if getattr(self, field) is not None and not isinstance(getattr(self, field), bool):
+                raise MeshError(f"{field} must be True, False or None, not {getattr(self, field)!r}")
         if not isinstance(self.name, str):
             raise MeshError(f"name must be a string, not {self.name!r}")
         if self.latent is not None and not isinstance(self.latent, LatentAttention):
@@ -444,6 +478,31 @@ class Job:
     def active_parameters(self) -> float:
         """Number of parameters that one token uses, with the embedding. It equals `n_parameters` without experts."""
         return self.n_parameters - self.moe_layers * (self.experts - self.top_k) * self.expert_parameters
+
+    @property
+    def kernels(self) -> str:
+        """The software, by default that of PyTorch if gradients or weights are sharded, and else that of Megatron."""
+        return self.software or ("compiled" if self.zero >= 2 else "fused")
+
+    @property
+    def is_pytorch(self) -> bool:
+        """True if the software is PyTorch's instead of Megatron's."""
+        return self.kernels in ("compiled", "eager")
+
+    @property
+    def is_flash(self) -> bool:
+        """True if attention is computed by FlashAttention-2."""
+        return self.is_pytorch if self.attention is None else self.attention == "flash2"
+
+    @property
+    def has_second_gather(self) -> bool:
+        """True if the backward pass gathers weights that were freed after the forward pass."""
+        return self.zero == 3 and self.reshard
+
+    @property
+    def has_async_tp(self) -> bool:
+        """True if exchanges over tp run during the products before and after them."""
+        return not self.is_pytorch if self.async_tp is None else self.async_tp
 
     @property
     def tokens(self) -> int:
@@ -718,6 +777,9 @@ _CHOICES = {
     "zero": (0, 1, 2, 3),
     "context": ("p2p", "all_gather", "all_to_all"),
     "recompute": ("none", "selective", "full"),
+    "matmul": (None, *MATMUL_BITS),
+    "software": (None, *SOFTWARE),
+    "attention": (None, "cudnn", "flash2"),
 }
 _POSITIVE = (
     *("layers", "hidden", "heads", "sequence", "global_batch", "micro_batch", "kv_heads", "head_size", "ffn_hidden"),
@@ -725,7 +787,7 @@ _POSITIVE = (
 )
 _OPTIONAL = ("kv_heads", "head_size", "ffn_hidden", "expert_hidden")
 _MOST = 1 << 40  # no array of sizes in bytes overflows
-_LEAST = dict.fromkeys(_POSITIVE, 1) | dict.fromkeys(("experts", "shared_experts", "dense_layers"), 0)
+_LEAST = dict.fromkeys(_POSITIVE, 1) | dict.fromkeys(("experts", "shared_experts", "dense_layers", "offload"), 0)
 
 
 def _check_fields(changes: Iterable[str]) -> None:

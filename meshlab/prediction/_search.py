@@ -28,6 +28,8 @@ from meshlab.prediction._candidates import (
     degrees_at,
     drop_layouts,
     find_fewer_ranks,
+    memory_fix,
+    memory_state,
     mesh_text,
     nothing_fits,
     parse_orders,
@@ -47,7 +49,7 @@ from meshlab.prediction._step_parts import (
     step_parts,
 )
 from meshlab.prediction._tuner import NcclSettings
-from meshlab.prediction._volumes import Degrees, Sizes, memory_of
+from meshlab.prediction._volumes import Degrees, Sizes, memory_of, stage_flops
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._levels import Floats
 from meshlab.topology.model._presets import ClusterLike, as_cluster
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
 _MOST_CHUNKS = 1 << 31
 _MARGIN = 0.2  # of exposed communication: the error of uncalibrated predictions, which can change an order
 _MOST_TIES = 16
+_SEGMENT = 16  # hosts of a rack with 18, so that a group of a power of two ranks is inside
 _SHOWN = 10
 
 
@@ -69,6 +72,7 @@ def search(
     job: Job | str,
     *,
     world_size: int | None = None,
+    segment: int | None = None,
     settings: NcclSettings | None = None,
     **arguments: Unpack[SearchArguments],
 ) -> Layouts:
@@ -76,12 +80,15 @@ def search(
 
     All factorisations of the ranks into pp × dp × cp × tp are considered, in all orders of the axes. With experts, each
     of them is combined with every ep that divides the ranks of a stage, so that an expert is on one rank. Layouts that
-    do not suit the job or exceed the memory are dropped, with the number that would fix them.
+    do not divide the job are dropped, with the number that would fix them. Memory is an estimate, so layouts that
+    exceed it are last, and `Layouts.explain` has the change with which the nearest of them fits.
 
-    A step consists of computation, the bubble of the pipeline, and exposed communication. The low end assumes that the
-    schedule hides all communication that it can hide (see `StepCall`). The high end assumes that it hides none. The
-    ranking uses both ends. Layouts are tied if their order depends on the overlap, or on an error of 20 % in the time
-    of communication. The times of collectives are those of `meshlab.prediction._costs`.
+    A step consists of computation, the bubble of the pipeline, and exposed communication. Computation is the sum of
+    its kernels, each at the measured rate for its shape and precision (`meshlab.prediction.ComputeRates`), but at least
+    the time in which the host launches them. A schedule hides most of the communication that it can hide (see
+    `StepCall`). The range is that in which 87 % of published steps like it were. Layouts are tied if their order
+    depends on the overlap, or on an error of 20 % in the time of communication. The times of collectives are those of
+    `meshlab.prediction._costs`.
 
     Parameters
     ----------
@@ -91,6 +98,10 @@ def search(
         The job, or the name of a model, see `Job.preset`.
     world_size : int, optional
         Number of ranks. By default all devices.
+    segment : int, optional
+        Hosts that the job takes of each rack if NVLink joins the hosts of a rack, as Slurm's ``--segment``. By default
+        16 of 18, if `world_size` is more than one rack and leaves that many hosts out. Then no group of a power of two
+        ranks straddles racks.
     pp, dp, cp, tp, ep : int or iterable of int, optional
         The degrees to consider. By default all divisors.
     interleave : int or iterable of int, optional
@@ -103,10 +114,13 @@ def search(
     memory_gib : float, optional
         Memory of a device in GiB. By default that of the smallest device.
     peak : float, optional
-        Peak of a device in TFLOP/s. By default that of the slowest product, for the dtype of the job.
-    utilisation : (float, float), default (0.45, 0.6)
-        Share of the peak that computation reaches. The default is an assumption. The share is the same for all layouts,
-        so it hardly changes their order. Times are those at its middle.
+        Peak of matrix products in TFLOP/s, which replaces the published one of the slowest product. Without a
+        `Job.matmul`, a peak far above that of 16 bits is one of 8 or 4 bits.
+    utilisation : (float, float), optional
+        Share of the peak that computation reaches, which replaces the rates of kernels: low and high end of the range.
+    rates : ComputeRates, optional
+        Measured rates of your GPUs, see `meshlab.benchmark.compute_rates`. By default those of an H200, scaled to the
+        slowest product.
     settings : NcclSettings, optional
         Settings of NCCL that change the predicted times.
 
@@ -122,19 +136,45 @@ def search(
     >>> import meshlab as ml
     >>> layouts = ml.search(ml.preset("dgx-h100", nodes=16), "llama3-70b")
     >>> layouts.mesh(0), layouts.n_tied, len(layouts)
-    (DeviceMesh('pp=8, dp=2, cp=4, tp=2'), 7, 239)
+    (DeviceMesh('pp=4, dp=4, cp=2, tp=4'), 10, 466)
     >>> print(layouts.verdict)  # doctest: +ELLIPSIS
-    pp=8, dp=2, cp=4, tp=2 is first, tied with 6 others: 65.3 to 67.6...s per step
+    pp=4, dp=4, cp=2, tp=4 is first, tied with 9 others: 50.5 to 82.0...s per step
     >>> for line in layouts.explain().splitlines()[2:5]:
     ...     print(line.partition(",")[0].strip())
-    tp: 2 ranks inside NVLink
-    cp: 4 ranks inside NVLink
-    pp: 8 ranks on 8 hosts
+    tp: 4 ranks inside NVLink
+    cp: 2 ranks inside NVLink
+    pp: 4 ranks on 4 hosts
     """
     choice = ARGUMENTS.complete("search", arguments)
     if settings is not None and not isinstance(settings, NcclSettings):
         raise MeshError(f"settings must be NcclSettings, not {type(settings).__name__}")
-    return _searched(as_cluster(cluster), _as_job(job), world_size, choice, settings or NcclSettings())
+    machine = _in_segments(as_cluster(cluster), world_size, segment)
+    return _searched(machine, _as_job(job), world_size, choice, settings or NcclSettings())
+
+
+def _in_segments(cluster: Cluster, world_size: int | None, segment: int | None) -> Cluster:
+    """Return the cluster with the same number of hosts in each rack, or unchanged if the ranks need them all."""
+    number = None if segment is None else as_integer(segment)
+    if segment is not None and (number is None or number < 1):
+        raise MeshError(f"segment must be a positive number of hosts, not {segment!r}", hint="pass 16")
+    if cluster.nvlink_of_node is None:
+        return cluster
+    racks = cluster.nvlink_of_node
+    place = np.arange(len(racks)) - np.searchsorted(racks, racks)  # of a host in its rack
+    devices = np.bincount(cluster.node_of, minlength=len(racks))
+    size, most = number or _SEGMENT, int(place.max()) + 1
+    needed = cluster.n_devices if world_size is None else as_integer(world_size) or 0
+    if size >= most or (number is None and needed <= devices[racks == racks[0]].sum()):
+        return cluster
+    if devices[place < size].sum() < needed:
+        if number is None:
+            return cluster
+        raise MeshError(
+            f"{needed:,} ranks do not fit into segments of {size} hosts, which have {devices[place < size].sum():,} "
+            "devices",
+            hint="use a cluster with more racks",
+        )
+    return cluster.without_node(*np.flatnonzero(place >= size).tolist())
 
 
 def _as_job(job: Job | str) -> Job:
@@ -161,9 +201,9 @@ def _searched(
     )
     chunks = sorted({min(number, _MOST_CHUNKS) for number in interleaves})  # more than the layers of any job
     candidates = all_factorisations(ranks, allowed, chunks)
-    can_run, dropped = drop_layouts(job, candidates, hardware)
+    can_run, dropped = drop_layouts(job, candidates)
     if not can_run.any():
-        raise nothing_fits(job, ranks, dropped, find_fewer_ranks(job, ranks, degrees_of, chunks, hardware))
+        raise nothing_fits(job, ranks, dropped, find_fewer_ranks(job, ranks, degrees_of, chunks))
     degrees = degrees_at(candidates, np.flatnonzero(can_run))
     placed = _Placed.of(table, job, degrees, parse_orders(choice["order"]))
     times = _times(job, hardware, degrees, placed, settings)
@@ -270,16 +310,21 @@ def _distinct(links: GroupLinks) -> tuple[GroupLinks, Sizes]:
 
 def _times(job: Job, hardware: WeakestDevice, d: Degrees, placed: _Placed, settings: NcclSettings) -> StepParts:
     """Price the communication of every layout."""
+    compute = hardware.compute_time(job, d)
     which = placed.which
-    calls = priced_exchanges(job, d, which, placed.links, placed.rows, speed=hardware.speed, settings=settings)
-    return step_parts(job, hardware, d, which, calls)
+    calls = priced_exchanges(job, d, which, placed.links, placed.rows, compute=compute, settings=settings)
+    return step_parts(job, hardware, d, which, calls, compute)
 
 
-def _ties(ends: Floats, exposed: Floats) -> tuple[Sizes, Sizes]:
-    """Return an order of the layouts by their mean time, and the number of the tie of each, in that order."""
-    # A layout is tied with the best one of a group unless it is slower at both ends by more than the error of its
-    # communication. The layouts after the first groups form a single group.
-    left = np.argsort(ends.mean(axis=0), kind="stable")
+def _ties(times: StepParts, memory: Floats, limit: float) -> tuple[Sizes, Sizes]:
+    """Return an order of the layouts by their expected time, and the number of the tie of each, in that order."""
+    # A layout is tied with the best one of a group unless it is slower at both ends of the overlap by more than the
+    # error of its communication. The layouts after the first groups form a single group. Those that exceed the memory
+    # are last, the nearest first.
+    ends, exposed = times.ends(), times.exposed.sum(axis=1)
+    is_over = memory_state(memory, limit) == "over"
+    fitting, over = np.flatnonzero(~is_over), np.flatnonzero(is_over)
+    left = fitting[np.argsort(times.expected()[fitting], kind="stable")]
     order: list[Sizes] = []
     tie: list[Sizes] = []
     while len(left):
@@ -289,6 +334,8 @@ def _ties(ends: Floats, exposed: Floats) -> tuple[Sizes, Sizes]:
         order.append(left[tied])
         tie.append(np.full(int(tied.sum()), len(tie)))
         left = left[~tied]
+    order.append(over[np.argsort(memory[over], kind="stable")])
+    tie.append(np.full(len(over), len(tie)))
     return np.concatenate(order), np.concatenate(tie)
 
 
@@ -319,8 +366,10 @@ class Layouts:
     ) -> None:
         self.cluster, self.job, self.ranks = cluster, job, ranks
         self._hardware, self._placed, self._times, self._dropped = hardware, placed, times, dropped
-        self._order, self._tie = _ties(times.ends(), times.exposed.sum(axis=1))
         self._all_degrees = degrees
+        needed = np.sum(memory_of(job, degrees), axis=0)
+        self._memory = needed[placed.which]
+        self._order, self._tie = _ties(times, self._memory, hardware.memory)
 
     @cached_property
     def _degrees(self) -> Degrees:
@@ -331,8 +380,23 @@ class Layouts:
 
     @property
     def utilisation(self) -> tuple[float, float]:
-        """Share of the peak that computation reaches: low and high end."""
-        return self._hardware.utilisation
+        """Share of the peak that computation reaches: low and high end, of the first layout unless it was passed."""
+        if self._hardware.utilisation is not None:
+            return self._hardware.utilisation
+        first = self._order[:1]
+        flops = stage_flops(self.job, degrees_at(self._all_degrees, self._placed.which[first]))[0]
+        share = float(flops / self._times.compute[first][0] / self._hardware.flops)
+        return share / self._hardware.compute_error, share * self._hardware.compute_error
+
+    @property
+    def basis(self) -> str:
+        """What the range of the times rests on, in a sentence."""
+        return self._hardware.basis
+
+    @property
+    def rate_text(self) -> str:
+        """What the time of computation rests on, in a few words."""
+        return self._hardware.rate_text
 
     @property
     def n_tied(self) -> int:
@@ -392,12 +456,12 @@ class Layouts:
         -------
         pandas.DataFrame
             ``tie`` (layouts with equal numbers are tied), ``mesh``, ``experts`` (the expert layout), ``pp``, ``dp``,
-            ``cp``, ``tp``, ``ep``, ``interleave``, ``micro_batches``, ``step_s_lo`` and ``step_s_hi`` (everything
-            hidden that can be, and nothing hidden), ``compute_s``, ``bubble_s``, ``exposed_s_lo`` and
-            ``exposed_s_hi``, the same for each axis (``tp_s_lo``, …; ``dp`` includes the reductions over dp and cp),
-            ``mfu_lo`` and ``mfu_hi`` (model
-            operations over the peak), ``memory_gib`` per device, and ``orders`` (number of orders of the axes whose
-            groups have the same links). Times are seconds per step in the middle of the utilisation.
+            ``cp``, ``tp``, ``ep``, ``interleave``, ``micro_batches``, ``step_s`` (expected), ``step_s_lo`` and
+            ``step_s_hi`` (its range), ``compute_s``, ``bubble_s``, ``exposed_s_lo`` and ``exposed_s_hi`` (everything
+            hidden that can be, and nothing hidden), the same for each axis (``tp_s_lo``, …; ``dp`` includes the
+            reductions over dp and cp), ``mfu_lo`` and ``mfu_hi`` (model operations over the peak, of the range),
+            ``memory_gib`` per device, ``memory`` (``fits``, ``tight`` or ``over`` by the estimate), and ``orders``
+            (number of orders of the axes whose groups have the same links). Times are seconds per step.
         """
         import pandas as pd
 
@@ -406,21 +470,22 @@ class Layouts:
         rows = self._order[:most]
         count = len(rows)
         d, times = self._degrees, self._times
-        ends, exposed = times.ends()[:, rows], times.exposed[:, :, rows]
+        ends, exposed = times.range()[:, rows], times.exposed[:, :, rows]
         columns: dict[str, Any] = {"tie": self._tie[:count], "mesh": [self._text(i) for i in range(count)]}
         if self.job.experts:
             columns["experts"] = [self._expert_text(i) for i in range(count)]
         columns |= {name: getattr(d, name)[:count] for name in (*AXES, "ep")}
         columns["interleave"] = d.chunks[:count]
         columns["micro_batches"] = d.micro_batches(self.job)[:count]
-        columns |= {"step_s_lo": ends[0], "step_s_hi": ends[1]}
+        columns |= {"step_s": times.expected()[rows], "step_s_lo": ends[0], "step_s_hi": ends[1]}
         columns |= {"compute_s": times.compute[rows], "bubble_s": times.bubble[rows]}
         columns |= {"exposed_s_lo": exposed[0].sum(axis=0), "exposed_s_hi": exposed[1].sum(axis=0)}
         for number, name in enumerate(COMPONENTS):
             columns |= {f"{name}_s_lo": exposed[0, number], f"{name}_s_hi": exposed[1, number]}
         best = self.job.model_flops / self.ranks / self._hardware.flops
         columns |= {"mfu_lo": best / ends[1], "mfu_hi": best / ends[0]}
-        columns["memory_gib"] = np.sum(memory_of(self.job, degrees_at(d, np.arange(count))), axis=0) / 2**30
+        columns["memory_gib"] = self._memory[rows] / 2**30
+        columns["memory"] = memory_state(self._memory[rows], self._hardware.memory)
         columns["orders"] = self._placed.merged[rows]
         return pd.DataFrame(columns)
 
@@ -510,8 +575,6 @@ class Layouts:
     def _sentences(self) -> list[str]:
         frame = self.frame()
         first = frame.iloc[0]
-        low, high = self._hardware.utilisation
-        middle = (low + high) / 2
         compute, bubble = seconds_text(first["compute_s"]), seconds_text(first["bubble_s"])
         exposed = range_text(first["exposed_s_lo"], first["exposed_s_hi"])
         lines = [
@@ -523,7 +586,7 @@ class Layouts:
         lines += [f"  {name}: {self._links(0, role)}" for name, role in _ROLES if self._size(0, role) > 1]
         others = list(self._contrasts(frame))
         if others:
-            lines.append("Why other layouts are slower (means of both ends):")
+            lines.append("Why other layouts are slower:")
             lines += [f"  {contrast}" for contrast in others]
         tied = frame[(frame["tie"] == 0)].iloc[1:]
         if len(tied):
@@ -537,11 +600,20 @@ class Layouts:
         if len(kinds):
             parts = [f"{count:,} by {kind}" for kind, count in zip(kinds["kind"], kinds["layouts"], strict=True)]
             lines.append(f"Dropped: {', '.join(parts)}.")
-        lines.append(
-            f"With {_percent_range(low, high)} of the peak, computation and bubble take {middle / high:.2f} to "
-            f"{middle / low:.2f} times as long on every layout. {CAVEAT}"
-        )
+        over = frame[frame["memory"] == "over"]
+        if len(over):
+            lines.append(self._memory_sentence(len(over), int(over.index[0])))
+        lines.append(f"{self.basis} {CAVEAT}")
         return lines
+
+    def _memory_sentence(self, over: int, i: int) -> str:
+        """Describe the layouts that exceed the memory, with the change that makes the nearest of them fit."""
+        needed, limit = float(self._memory[self._order[i]]), self._hardware.memory
+        fix = memory_fix(self.job, degrees_at(self._degrees, np.array([i])), limit)
+        return (
+            f"By the estimate {over:,} layout{'s' * (over != 1)} exceed{'s' * (over == 1)} the memory and come last. "
+            f"The nearest of them, {self._text(i)}, needs {needed / 2**30:.0f} of {limit / 2**30:.0f}{THIN}GiB: {fix}."
+        )
 
     def _size(self, i: int, role: str) -> int:
         return int(self._placed.links.n_ranks[self._row(i, role)]) if role in self._placed.rows else 1
@@ -572,8 +644,7 @@ class Layouts:
 
     def _contrast(self, frame: pd.DataFrame, i: int, label: str) -> str:
         first, other = frame.iloc[0], frame.iloc[i]
-        ends = ["step_s_lo", "step_s_hi"]
-        slower = other[ends].mean() / first[ends].mean() - 1
+        slower = other["step_s"] / first["step_s"] - 1
         columns = {"computation": ("compute_s",) * 2, "the bubble": ("bubble_s",) * 2}
         columns |= {name: (f"{name}_s_lo", f"{name}_s_hi") for name in COMPONENTS}
         change = {name: other[list(pair)].mean() - first[list(pair)].mean() for name, pair in columns.items()}
@@ -614,7 +685,8 @@ def _cells(row: pd.Series) -> tuple[str, ...]:
     """Return the times and the memory of a row of the frame, as text."""
     step, exposed = (range_text(row[f"{name}_lo"], row[f"{name}_hi"]) for name in ("step_s", "exposed_s"))
     compute, bubble = (seconds_text(row[name]) for name in ("compute_s", "bubble_s"))
-    return step, compute, bubble, exposed, f"{row['memory_gib']:.0f}{THIN}GiB"
+    state = "" if row["memory"] == "fits" else f", {row['memory']}"
+    return step, compute, bubble, exposed, f"{row['memory_gib']:.0f}{THIN}GiB{state}"
 
 
 def _percent_range(low: float, high: float) -> str:

@@ -10,11 +10,13 @@ import numpy as np
 
 from meshlab.base._units import THIN, format_bandwidth, format_number, format_range
 from meshlab.prediction._candidates import WeakestDevice
+from meshlab.prediction._compute_time import ComputeTime
 from meshlab.prediction._costs import prices
 from meshlab.prediction._group_links import GroupLinks
 from meshlab.prediction._job import Job
+from meshlab.prediction._step_ratio import HIDDEN
 from meshlab.prediction._tuner import NcclSettings
-from meshlab.prediction._volumes import Degrees, Exchange, Sizes, program, stage_flops
+from meshlab.prediction._volumes import Degrees, Exchange, Sizes, program
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._levels import Floats
 
@@ -36,9 +38,24 @@ class StepParts:
     compute: Floats
     bubble: Floats
     exposed: Floats
+    hardware: WeakestDevice
+
+    def range(self) -> Floats:
+        """Return the range of the time of a step, of shape (2, k)."""
+        if self.hardware.utilisation is None:
+            factor = self.hardware.range.factor
+            return np.asarray(np.stack([self.expected() / factor, self.expected() * factor]))
+        low, high = self.hardware.utilisation
+        middle = (low + high) / 2
+        work = self.compute + self.bubble
+        return np.asarray(np.stack([work * middle / high, work * middle / low]) + self.exposed.sum(axis=1))
+
+    def expected(self) -> Floats:
+        """Return the expected time of a step, of shape (k,)."""
+        return np.asarray(self.compute + self.bubble + _expected(self.exposed).sum(axis=0))
 
     def ends(self) -> Floats:
-        """Return the band of the time of a step, of shape (2, k)."""
+        """Return the time of a step if the schedule hides what it can, and nothing, of shape (2, k)."""
         return np.asarray(self.compute + self.bubble + self.exposed.sum(axis=1))
 
 
@@ -75,7 +92,7 @@ def priced_exchanges(
     links: GroupLinks,
     rows: Mapping[str, Sizes],
     *,
-    speed: float,
+    compute: ComputeTime,
     settings: NcclSettings,
 ) -> Iterator[PricedExchange]:
     """Price the communication of k layouts.
@@ -96,7 +113,10 @@ def priced_exchanges(
                 if kind not in of_kind:
                     of_kind[kind] = prices(links, call.collective, dtype=call.dtype, settings=settings)
                 row = rows[call.role]
-                time = of_kind[kind].time_us(row, call.size[which]) * 1e-6
+                size = call.size[which]
+                if call.role == "ep":
+                    size = size * _sent_copies(links, row, job.top_k)
+                time = of_kind[kind].time_us(row, size) * 1e-6
                 if time.ndim == 2:
                     slowest = time.argmax(axis=0)
                     time, row = time.max(axis=0), row[slowest, np.arange(row.shape[1])]
@@ -104,8 +124,20 @@ def priced_exchanges(
             time, row = seen[key]
             # Stages also communicate while the pipeline fills and drains.
             calls = block.repeats * call.times * (1.0 if call.once else m * (1 + idle))
+            speed = compute.attention_speed if call.role == "cp" else compute.speed
             cover = (call.cover / speed)[which] if call.overlaps != "nothing" else 0.0
+            if call.role == "tp" and call.overlaps == "nothing" and job.has_async_tp:
+                cover = compute.product[which]
+            if call.role == "ep" and job.overlap_experts is None:
+                cover = np.maximum(compute.layer[which] / 4, cover)  # the four exchanges of a layer share it
             yield PricedExchange(call, time, calls[which], cover, row)
+
+
+def _sent_copies(links: GroupLinks, row: Sizes, top_k: int) -> Floats:
+    """Return the share of a token's copies that are sent if every host, or rank inside NVLink, receives it once."""
+    # The experts of a token are spread evenly, so a place has none of them with the probability (1 - 1 / places)^k.
+    places = np.where(links.domains[row] > 1, links.domains[row], links.n_ranks[row]).astype(float)
+    return np.asarray(places * (1 - (1 - 1 / places) ** top_k) / top_k)
 
 
 def step_parts(
@@ -114,15 +146,24 @@ def step_parts(
     d: Degrees,
     which: Sizes,
     calls: Iterator[PricedExchange],
+    compute: ComputeTime,
 ) -> StepParts:
-    """Return the parts of a step of k layouts from their priced communication."""
-    compute = stage_flops(job, d) / hardware.speed
+    """Return the parts of a step of k layouts from their computation and their priced communication."""
     exposed = np.zeros((2, len(COMPONENTS), len(which)))
     for call in calls:
         part = exposed[:, COMPONENTS.index(call.component)]
         part[0] += call.hidden_end
         part[1] += call.open_end
-    return StepParts(compute[which], (compute * d.bubble(job))[which], exposed)
+    seconds, launches = compute.seconds[which], compute.launches[which]
+    # The host launches kernels ahead of the GPU. If it needs longer, the GPU waits for it.
+    waits = np.maximum(launches - seconds - _expected(exposed).sum(axis=0), 0.0)
+    stage = seconds + waits
+    return StepParts(stage + compute.ending[which], stage * d.bubble(job)[which], exposed, hardware)
+
+
+def _expected(exposed: Floats) -> Floats:
+    """Return the expected communication between both ends: a schedule hides most of what it can hide."""
+    return np.asarray(exposed[0] + (1 - HIDDEN) * (exposed[1] - exposed[0]))
 
 
 def links_text(links: GroupLinks, row: int, cluster: Cluster) -> str:

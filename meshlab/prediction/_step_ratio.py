@@ -13,6 +13,12 @@ from meshlab.prediction._group_links import GroupLinks
 from meshlab.prediction._published_errors import published_errors, size_class
 from meshlab.topology.placement._placement import Placement
 
+LAYOUT_ERROR = 1.05
+"""Factor by which the computation of two layouts of one job and machine misses their predicted ratio, from pairs."""
+
+HIDDEN = 0.7
+"""Share of the communication that may be hidden which a schedule hides, fitted to published steps."""
+
 Key = tuple[object, ...]
 
 
@@ -26,8 +32,8 @@ class Factor(NamedTuple):
 
     @property
     def expected(self) -> float:
-        """The expected value. Of a part that may vanish it is half: the middle of both ends of the time."""
-        return 0.5 if self.low == 0 else 1.0
+        """The expected value, of a part that a schedule may hide the share that it usually leaves."""
+        return 1 - HIDDEN if self.low == 0 else 1.0
 
 
 class ErrorTerm(NamedTuple):
@@ -70,7 +76,10 @@ def ratio_of(after: Sequence[ErrorTerm], before: Sequence[ErrorTerm]) -> TimeRat
     both in the same way, such as the efficiency of a kernel, or of a protocol on one kind of link. It does not hold for
     a defect of one of the machines.
     """
-    factors = {factor.key: factor for term in (*after, *before) for factor in term.factors}
+    factors: dict[Key, Factor] = {}
+    for factor in (factor for term in (*after, *before) for factor in term.factors):
+        other = factors.get(factor.key, factor)  # of a call of another size, whose interval may be wider
+        factors[factor.key] = factor._replace(low=min(factor.low, other.low), high=max(factor.high, other.high))
 
     def logarithm(key: Key | None = None, factor: float = 1.0) -> float:
         top, bottom = (sum(term.value(key, factor) for term in terms) for terms in (after, before))

@@ -1,4 +1,4 @@
-"""StepTime: the expected time of a training step on one layout, its band, and what limits it."""
+"""StepTime: the expected time of a training step on one layout, its range, and what limits it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from meshlab.base._arguments import Arguments
 from meshlab.base._errors import MeshError
 from meshlab.base._units import THIN, format_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.prediction._candidates import _DEVICE, DeviceArguments, WeakestDevice, memory_fix
+from meshlab.prediction._candidates import _DEVICE, DeviceArguments, WeakestDevice, memory_fix, memory_state
+from meshlab.prediction._compute_rates import ComputeRates
+from meshlab.prediction._compute_time import compute_time
 from meshlab.prediction._group_links import GroupLinks, concatenate
 from meshlab.prediction._job import Job, Memory
 from meshlab.prediction._job_layout import JobLayout
@@ -30,7 +32,7 @@ from meshlab.prediction._step_parts import (
     seconds_text,
     step_parts,
 )
-from meshlab.prediction._step_ratio import ErrorTerm, Factor, TimeRatio, formula_factors, ratio_of
+from meshlab.prediction._step_ratio import LAYOUT_ERROR, ErrorTerm, Factor, TimeRatio, formula_factors, ratio_of
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.prediction._volumes import Sizes, memory_of
 from meshlab.topology.model._cluster import Cluster
@@ -86,12 +88,13 @@ class StepTime:
     micro_batches : int
         Number of micro-batches per step.
     compute_s, bubble_s : float
-        Seconds of computation and of the bubble of the pipeline, in the middle of the utilisation.
+        Seconds of computation and of the bubble of the pipeline.
     axes : tuple of ExposedAxis
         Exposed communication by axis, only axes that communicate.
+    expected_s : float
+        The expected time of the step, as in `search`.
     low_s, high_s : float
-        The band of the step: the schedule hides all communication that it can hide, and none. The same function as in
-        `search` computes it.
+        The range of the step: in four of five published steps like it, the time was inside (`range_text`).
     memory : Memory
         Memory of a rank.
     memory_limit : float
@@ -106,6 +109,7 @@ class StepTime:
     compute_s: float
     bubble_s: float
     axes: tuple[ExposedAxis, ...]
+    expected_s: float
     low_s: float
     high_s: float
     memory: Memory
@@ -117,18 +121,24 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        """The middle of the band."""
-        return (self.low_s + self.high_s) / 2
+        """The expected time of the step."""
+        return self.expected_s
 
     @property
     def fits(self) -> bool:
-        """True if the memory suffices."""
-        return self.memory.total <= self.memory_limit
+        """True if the memory suffices by the estimate, or if that is too close to the limit to tell."""
+        return self.memory_state != "over"
+
+    @property
+    def memory_state(self) -> str:
+        """``"fits"``, ``"tight"`` if the estimate is within its error of the limit, or ``"over"``."""
+        return str(memory_state(np.array(self.memory.total), self.memory_limit))
 
     @property
     def memory_fix(self) -> str:
-        """The change with which the job fits into the memory. Empty if it does."""
-        return "" if self.fits else memory_fix(self.job, self.layout.degrees, self.memory_limit)
+        """The change with which the job fits into the memory by the estimate. Empty if it does."""
+        fits = self.memory.total <= self.memory_limit
+        return "" if fits else memory_fix(self.job, self.layout.degrees, self.memory_limit)
 
     @property
     def exposed_s(self) -> tuple[float, float]:
@@ -173,7 +183,8 @@ class StepTime:
     def verdict(self) -> str:
         """The time of a step and the memory, in one sentence."""
         memory = f"{_gib(self.memory.total)} of {_gib(self.memory_limit)} per GPU"
-        return f"{range_text(self.low_s, self.high_s)} per step, {memory}{'' if self.fits else ', which does not fit'}"
+        state = {"fits": "", "tight": ", which is tight", "over": ", which is too much by the estimate"}
+        return f"{range_text(self.low_s, self.high_s)} per step, {memory}{state[self.memory_state]}"
 
     def ratio(self, other: StepTime) -> TimeRatio:
         """Return the ratio of the time of this step to that of another one, with its range.
@@ -202,11 +213,13 @@ class StepTime:
 
     def _terms(self) -> Iterator[ErrorTerm]:
         """Yield the parts of the step by the error that they have in common with other steps."""
-        low, high = self.hardware.utilisation
-        middle = (low + high) / 2
-        label = "the share of the peak that computation reaches"
-        device = Factor(("compute", self.hardware.flops), middle / high, middle / low, label)
-        yield ErrorTerm(self.compute_s + self.bubble_s, (device,))
+        hardware = self.hardware
+        key = ("compute", hardware.rates.gpu, hardware.flops, hardware.matmul, self.job.kernels)
+        label = "the rate that computation reaches"
+        device = Factor(key, 1 / hardware.compute_error, hardware.compute_error, label)
+        label = "what computation reaches on one layout and not on another"
+        own = Factor(("layout", str(self.mesh), str(self.experts)), 1 / LAYOUT_ERROR, LAYOUT_ERROR, label)
+        yield ErrorTerm(self.compute_s + self.bubble_s, (device, own))
         for call in self.calls:
             exchange = call.exchange
             factors = formula_factors(self.links, int(call.rows[0]), exchange.collective, float(exchange.size[0]))
@@ -239,7 +252,7 @@ class StepTime:
         return pd.DataFrame(rows, columns=columns).astype({"size_bytes": "Int64"})
 
     def explain(self) -> str:
-        """Explain the step in sentences: its band, its parts, what limits every axis, and the memory."""
+        """Explain the step in sentences: its range, its parts, what limits every axis, and the memory."""
         exposed = range_text(*self.exposed_s)
         lines = [
             f"{self.job.title} on {self.mesh}: {self.verdict}.",
@@ -247,8 +260,8 @@ class StepTime:
             f"and exposes {exposed} of communication.",
         ]
         lines += [f"  {axis.name}: {range_text(axis.low_s, axis.high_s)}, {axis.limit}" for axis in self.axes]
-        lines += [] if self.fits else [f"It does not fit: {self.memory_fix}."]
-        return "\n".join([*lines, CAVEAT])
+        lines += [f"If the memory does not suffice: {self.memory_fix}."] if self.memory_fix else []
+        return "\n".join([*lines, self.hardware.basis, CAVEAT])
 
     def __repr__(self) -> str:
         return f"<StepTime of {self.job.title} on {self.mesh}: {self.verdict}>"
@@ -257,7 +270,7 @@ class StepTime:
         rows = [
             [row["part"], range_text(row["low_s"], row["high_s"]), row["links"]] for _, row in self.frame().iterrows()
         ]
-        sentences = "".join(f"<div>{markup.escape(line)}</div>" for line in (self.limit, CAVEAT))
+        sentences = "".join(f"<div>{markup.escape(line)}</div>" for line in (self.limit, self.hardware.basis, CAVEAT))
         table = markup.table(["part", "per step", "links"], rows)
         return markup.card(f"Step of {self.job.title}", f"{self.mesh}, {self.verdict}", sentences, table)
 
@@ -293,7 +306,7 @@ def step_time(
         The expert layout, see `Job.step`.
     settings : NcclSettings, optional
         Settings of NCCL.
-    memory_share, memory_gib, peak, utilisation
+    memory_share, memory_gib, peak, utilisation, rates
         As for `search`.
 
     Raises
@@ -308,7 +321,7 @@ def step_time(
     >>> import meshlab as ml
     >>> step = ml.prediction.step_time("llama3-70b", "pp=8, dp=2, cp=4, tp=2", ml.preset("dgx-h100", nodes=16))
     >>> print(step.verdict)  # doctest: +ELLIPSIS
-    65.3 to 67.6...s per step, ...GiB of 72...GiB per GPU
+    57.1 to 92.7...s per step, 60...GiB of 72...GiB per GPU
     >>> [axis.name for axis in step.axes]
     ['tp', 'cp', 'pp', 'dp']
     """
@@ -323,12 +336,13 @@ def step_time(
     view = None if experts is None else shape.view(str(as_mesh(experts)))
     links, rows = _links_of(layout, placement, view, has_experts=work.experts > 0)
     which = np.zeros(1, dtype=np.int64)
+    compute = hardware.compute_time(work, layout.degrees)
     priced = priced_exchanges(
-        work, layout.degrees, which, links, rows, speed=hardware.speed, settings=settings or NcclSettings()
+        work, layout.degrees, which, links, rows, compute=compute, settings=settings or NcclSettings()
     )
     calls = tuple(call for call in priced if call.calls[0] > 0)
-    parts = step_parts(work, hardware, layout.degrees, which, iter(calls))
-    low, high = parts.ends()[:, 0]
+    parts = step_parts(work, hardware, layout.degrees, which, iter(calls), compute)
+    low, high = parts.range()[:, 0]
     memory = Memory(*(float(part[0]) for part in memory_of(work, layout.degrees)))
     return StepTime(
         job=work,
@@ -339,6 +353,7 @@ def step_time(
         compute_s=float(parts.compute[0]),
         bubble_s=float(parts.bubble[0]),
         axes=tuple(_exposed(layout, links, machine, calls, parts)),
+        expected_s=float(parts.expected()[0]),
         low_s=float(low),
         high_s=float(high),
         memory=memory,
@@ -348,6 +363,12 @@ def step_time(
         calls=calls,
         links=links,
     )
+
+
+def mean_tflops(job: Job, mesh: DeviceMesh, experts: DeviceMesh | None, rates: ComputeRates) -> float:
+    """Return the TFLOP/s that a rank of the busiest stage reaches on average in the computation of a step."""
+    degrees = JobLayout.of(job, mesh, experts).degrees
+    return float(compute_time(job, degrees, rates, job.matmul or job.dtype).speed[0]) / 1e12
 
 
 def _links_of(

@@ -29,6 +29,7 @@ Sizes = npt.NDArray[np.int64]
 _Cover = tuple[Overlap, Any]
 """The computation that may run during a call: its kind, and its floating-point operations."""
 
+_UNUSED = 0.1  # workspaces, and what the allocator reserves but cannot use, relative to the tensors
 _STATE_BYTES = 12  # of Adam per parameter in mixed precision: 32-bit weight and two moments
 
 
@@ -277,6 +278,10 @@ class _Program:
         self.end_weights = job.embedding_parameters / d.tp * np.where(has_both_ends, 2, 1)
         self.first_part = (job.matrices - 1) / job.matrices  # of the feed-forward network, before its activation
 
+    def rank_weights(self, kind: str) -> Floats:
+        """Parameters of a layer on one rank, except for those of its experts."""
+        return self.dense_weights if kind == "dense" else self.moe_weights
+
     def layer_flops(self, kind: str) -> Floats:
         """Forward computation of a layer."""
         inner = self.ffn if kind == "dense" else self.routed + self.shared
@@ -286,6 +291,8 @@ class _Program:
         """Computation of a layer that the backward pass repeats."""
         if self.job.recompute == "full":
             return self.layer_flops(kind)
+        if self.job.recompute == "selective" and self.job.is_pytorch:  # every other product, and not attention
+            return np.asarray((self.layer_flops(kind) - self.core) / 2)
         if self.job.recompute == "none" or self.job.latent is None:
             return self.zero  # norms and activation functions are not matrix products
         rank, kv_rank, rotary, plain, value = self.job.latent
@@ -313,13 +320,13 @@ class _Program:
         backward = [Block(kind, "backward", counts[kind], self._backward_block(kind)) for kind in reversed(counts)]
         last = self._reduce("embedding gradients", self.end_weights, "data")
         sends = Block("boundary", "backward", self.one, self.boundary("gradients of activations"))
-        again = self._gather("embedding weights", self.end_weights) if self.job.zero == 3 else []
+        again = self._gather("embedding weights", self.end_weights) if self.job.has_second_gather else []
         head_block = Block("output", "backward", self.one, [*again, 2 * head])
         return [*blocks, head_block, *backward, sends, Block("embedding", "backward", self.one, list(last))]
 
     def _backward_block(self, kind: str) -> list[Exchange | Floats]:
         again = list(self.forward(kind)) if self.job.recompute == "full" else [self.recomputed(kind)]
-        fetched = self.fetch(kind, "backward") if self.job.zero == 3 else []
+        fetched = self.fetch(kind, "backward") if self.job.has_second_gather else []
         return [*fetched, *again, *self.backward(kind), *self.reduce(kind)]
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -517,8 +524,8 @@ def stage_flops(job: Job, d: Degrees) -> Floats:
     return np.asarray(d.micro_batches(job) * np.maximum(layers, layers - less + 3 * p.head_flops()))
 
 
-def memory_of(job: Job, d: Degrees) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return weights, gradients, optimizer state and activations of a rank of the busiest stage, in bytes."""
+def memory_of(job: Job, d: Degrees) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Return weights, gradients, optimizer state, activations and the rest of a rank of the busiest stage, in bytes."""
     p = _Program(job, d)
     counts = p.layer_counts()
     dense = counts["dense"] * p.dense_weights + counts["moe"] * p.moe_weights + p.end_weights
@@ -528,9 +535,14 @@ def memory_of(job: Job, d: Degrees) -> tuple[Floats, Floats, Floats, Floats]:
         of_dense, of_expert = (d.shards, d.expert_shards) if job.zero >= since else (1, 1)
         return np.asarray(width * (dense / of_dense + experts / of_expert))
 
-    # ZeRO-3 also holds the gathered weights of the current and of the next layer.
-    layer = np.where(counts["moe"] > 0, p.moe_weights + p.expert_weights, p.dense_weights)
-    weights = sharded(p.bytes, 3) + (2 * p.bytes * layer if job.zero == 3 else 0.0)
+    weights, gradients = sharded(p.bytes, 3), sharded(p.grad_bytes, 2)
+    if job.zero == 3:
+        # The gathered weights of the current and of the next layer, and the gradients of one before and after their
+        # conversion for the reduction. The output layer is gathered while all activations are saved.
+        layer = np.where(counts["moe"] > 0, p.moe_weights + p.expert_weights, p.dense_weights)
+        output = job.embedding_parameters / d.tp
+        weights = weights + p.bytes * (2 * layer + output) if job.reshard else p.bytes * (dense + experts)
+        gradients = gradients + (p.bytes + p.grad_bytes) * np.maximum(layer, output)
     saved = {kind: _saved_bytes(p, kind) for kind in counts}
     stage: Any = sum(counts[kind] * saved[kind] for kind in counts)
     if job.recompute == "full":
@@ -541,10 +553,26 @@ def memory_of(job: Job, d: Degrees) -> tuple[Floats, Floats, Floats, Floats]:
     more = np.where(d.chunks > 1, (d.pp - 1) / d.chunks, 0.0)
     in_flight = np.minimum(d.pp + more, np.maximum(m, 1))
     working = np.maximum(saved["dense"] * (counts["dense"] > 0), saved["moe"] * (counts["moe"] > 0))
-    logits = p.tokens * job.vocabulary * (p.bytes + 4) / d.tp
+    if job.offload:
+        # The activations of these layers are in the memory of the host until the backward pass needs them.
+        stage = stage * (1 - np.minimum(job.offload / np.maximum(counts["dense"] + counts["moe"], 1), 1.0))
+    logits = p.tokens * job.vocabulary * (p.bytes + 8) / d.tp  # also as float32, and the gradient of that
     first = stage * in_flight + np.where(d.pp == 1, logits, 0.0)
     activations = np.maximum(first, stage + logits) + (working if job.recompute == "full" else 0.0)
-    return weights, sharded(p.grad_bytes, 2), sharded(_STATE_BYTES, 1), activations
+    state = sharded(_STATE_BYTES, 1)
+    return weights, gradients, state, activations, _UNUSED * (weights + gradients + state + activations)
+
+
+def offloaded_bytes(job: Job, d: Degrees) -> Floats:
+    """Return the activations of one micro-batch that a rank of the busiest stage moves to the host, in bytes."""
+    p = _Program(job, d)
+    counts = p.layer_counts()
+    layers = counts["dense"] + counts["moe"]
+    if job.recompute == "full":
+        saved = p.activation / (d.tp if job.sequence_parallel else 1)
+    else:
+        saved = sum(counts[kind] * _saved_bytes(p, kind) for kind in counts) / np.maximum(layers, 1)
+    return np.asarray(saved * np.minimum(job.offload, layers))
 
 
 def _saved_bytes(p: _Program, kind: str) -> Floats:
@@ -552,6 +580,8 @@ def _saved_bytes(p: _Program, kind: str) -> Floats:
     # For a dense layer without gates: the 34 s b h of Korthikanti et al. (2022), less 2 s b h for dropout masks.
     job, d = p.job, p.d
     is_selective = job.recompute == "selective"
+    if is_selective and job.is_pytorch:
+        return _saved_half(p, kind)
     outside = 2 * job.hidden * (1 if is_selective else 2)  # inputs of both norms, and their outputs
     attention = job.heads * job.head_sizes[1]
     if job.latent is not None:
@@ -569,6 +599,17 @@ def _saved_bytes(p: _Program, kind: str) -> Floats:
         inner = job.top_k * (copies * job.hidden + per_expert) + job.shared_experts * per_expert
     by = d.tp if job.sequence_parallel else 1
     return np.asarray(p.tokens * p.bytes * ((attention + inner) / d.tp + outside / by))
+
+
+def _saved_half(p: _Program, kind: str) -> Floats:
+    """Return what PyTorch's selective checkpointing saves: the input, attention, and every other product."""
+    job, d = p.job, p.d
+    queries = job.heads * job.head_sizes[0] + job.kv_size
+    width = (job.ffn_hidden or 0) if kind == "dense" else (job.top_k + job.shared_experts) * (job.expert_hidden or 0)
+    products = queries + job.hidden + (job.matrices - 1) * width + job.hidden
+    by = d.tp if job.sequence_parallel else 1
+    inside = products / 2 + job.heads * job.head_sizes[1]
+    return np.asarray(p.tokens * p.bytes * (inside / d.tp + job.hidden / by))
 
 
 def nearest_divisor(number: int, near: int, least: int = 1) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from meshlab.analysis._comparison import Comparison
 from meshlab.analysis._concurrency import contention_rows, interference_rows
 from meshlab.analysis._expectations import (
+    SLOW_WORDS,
     describe_expectation,
     is_within_tolerance,
     lowest_expected_gbs,
@@ -17,6 +18,7 @@ from meshlab.analysis._expectations import (
 )
 from meshlab.analysis._pairs import pair_table
 from meshlab.analysis._thresholds import ThresholdCheck
+from meshlab.analysis._verdicts import one_placement, verdict_of
 from meshlab.base._backends import BACKENDS
 from meshlab.base._outcome import Outcome
 from meshlab.base._units import SEPARATOR, THIN, format_bandwidth, format_range, format_size, format_time_us
@@ -55,6 +57,8 @@ STATES: dict[Outcome | Literal["skipped"], State] = {
 SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": "", "skipped": "–"}
 UNCERTAIN = "certain"
 """The question of the answer about runs of which most intervals are wide."""
+LOGGED = "nccl-tests"
+"""The source of results of a log."""
 NO_MESH = "the machine is known, but not the mesh of the results"
 """The reason for the lack of bounds if only the machine was passed."""
 
@@ -223,13 +227,22 @@ def _speed(evidence: ReportEvidence) -> list[Answer]:
         return [_decided("fast enough", outcome, (*sentences, *bounds, *differences))]
     peaks = [_no_expectation(evidence, bool(lines)), *_peaks(lines, line_rows), *bound_note(line_rows), *differences]
     remarks = tuple(filter(None, peaks))
+    if remarks and expected is not None and len(expected) and set(rows["source"].dropna()) == {LOGGED}:
+        return [_decided("fast enough", "not decided", remarks)]  # a log is passed in for its verdict
     return [Answer("fast enough", "plain", remarks)] if remarks else []  # pairs are judged by each other
 
 
 def _judged(expected: pd.DataFrame) -> tuple[Outcome, list[str]]:
     """Summarise the rows with an expectation: the slow ones, or else the one with the smallest share of its bound."""
     rows = expected[expected["verdict"] != "unknown"]
-    slow, has_modes = rows[rows["verdict"] == "slow"], rows["mode"].nunique() > 1
+    slow, has_modes = rows[rows["verdict"].isin(SLOW_WORDS)], rows["mode"].nunique() > 1
+    is_compared = rows["published"].map(lambda published: published.word is not None)
+    if is_compared.any() and (len(slow) == 0 or is_compared[slow.index].any()):
+        chosen = one_placement(slow if len(slow) else rows[is_compared])
+        sentences = _first([verdict_of(row).sentence for _, row in chosen.iterrows()])
+        if len(slow):
+            return "failed", sentences
+        return "passed", [*sentences, *(_judged(rows[~is_compared])[1] if not is_compared.all() else [])]
     if len(slow):
         named = [describe_expectation(row, with_mode=has_modes) for _, row in slow.head(MOST_NAMED).iterrows()]
         more = [f"and {len(slow) - len(named)} more"] if len(slow) > len(named) else []
@@ -251,6 +264,12 @@ def _judged(expected: pd.DataFrame) -> tuple[Outcome, list[str]]:
     ]
 
 
+def _first(sentences: Sequence[str]) -> list[str]:
+    """Return the first sentences, and the number of the others."""
+    more = len(sentences) - MOST_NAMED
+    return [*sentences[:MOST_NAMED], *([f"{more} more verdicts are in the table."] if more > 0 else [])]
+
+
 def _beside_prediction(row: pd.Series) -> str:
     """Return the predicted range of a row, and how far below it the row may be."""
     if not (band := predicted_range(row)):
@@ -264,6 +283,9 @@ def _no_expectation(evidence: ReportEvidence, has_lines: bool) -> str:
     """Return the reason why it is unknown how fast the results should be."""
     results = evidence.results
     unknown, sources = "The expected speed is unknown", set(results["source"].dropna())
+    expected = evidence.expected
+    if expected is not None and len(expected) and sources == {LOGGED}:
+        return verdict_of(expected.iloc[0]).sentence
     if not has_lines:
         return (
             ""

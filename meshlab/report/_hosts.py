@@ -1,16 +1,22 @@
-"""The hosts of a run on several of them, as a table in which their differences are marked."""
+"""The hosts of a run on several of them, as tables: their differences, and the verdicts of an acceptance on them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from meshlab.report._tables import Cell, ReportTable
+from meshlab.analysis._nodes import NodeComparison
+from meshlab.base._outcome import Outcome
+from meshlab.base._units import format_time_us
+from meshlab.report._tables import MOST_ROWS, Cell, ReportTable
 from meshlab.report._words import count, listed
 from meshlab.runs._rundata import HOST_SECTION
 
 _RANKS = "ranks"  # the fact in which all hosts differ
 _MOST_COLUMNS = 5
 _MOST_NAMES = 3
+
+_SIGNS: Mapping[Outcome, str] = {"passed": "✓", "failed": "✕", "not decided": "–"}
 
 Sections = Mapping[str, Mapping[str, str]]
 
@@ -65,6 +71,37 @@ def host_table(environment: Sections) -> ReportTable | None:
     return ReportTable(
         f"{count(len(hosts), 'host')}{difference}{others}", header, tuple(rows), texts=tuple(range(len(header)))
     )
+
+
+def node_table(comparison: NodeComparison) -> ReportTable:
+    """Return one row per host of an acceptance with its verdict, those that failed first."""
+    verdicts = sorted(comparison.verdicts, key=lambda verdict: verdict.outcome != "failed")
+    rows = [
+        (
+            Cell(verdict.host),
+            Cell(f"{_SIGNS[verdict.outcome]} {verdict.outcome}", is_bad=verdict.outcome == "failed"),
+            Cell(ranks_text(verdict.ranks)),
+            *(
+                Cell(
+                    "–" if math.isnan(time_us) else format_time_us(time_us),
+                    value=None if math.isnan(time_us) else time_us,
+                )
+                for time_us in (verdict.alone_us, verdict.latency_us, verdict.transfer_us)
+            ),
+            Cell("; ".join(verdict.findings) or "–"),
+        )
+        for verdict in verdicts
+    ]
+    header = ("host", "verdict", "ranks", "alone", "small message", "large message", "finding")
+    more = max(0, len(rows) - MOST_ROWS)
+    return ReportTable("Hosts", header, tuple(rows[:MOST_ROWS]), more, texts=(0, 1, 2, 6))
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Write the ranks of a host, as a range if they are neighbours."""
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"{ranks[0]}–{ranks[-1]}"
+    return ", ".join(map(str, ranks))
 
 
 def _names(hosts: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ _TAGS = {"failed": "failure", "not decided": "error"}
 def junit_xml(
     title: str, answers: Sequence[Answer], check: ThresholdCheck | None, elapsed_s: float, stages: Stages | None = None
 ) -> str:
-    """Return one test case per answer, or per stage of an acceptance, and one per threshold."""
+    """Return one test case per answer, or per stage and host of an acceptance, and one per threshold."""
     suite = ET.Element("testsuite", name=_legal(title))
     for stage in stages.items if stages is not None else ():
         case = ET.SubElement(
@@ -33,6 +33,13 @@ def junit_xml(
             ET.SubElement(case, "error", message=_legal(stage.sentences[0])).text = text
         elif stage.outcome == "skipped":
             ET.SubElement(case, "skipped", message=text)
+        else:
+            ET.SubElement(case, "system-out").text = text
+    for verdict in stages.nodes.verdicts if stages is not None and stages.nodes is not None else ():
+        case = ET.SubElement(suite, "testcase", classname="meshlab.acceptance.nodes", name=_legal(verdict.host))
+        text = _legal("\n".join(verdict.findings) or verdict.outcome)
+        if verdict.outcome in _TAGS:
+            ET.SubElement(case, _TAGS[verdict.outcome], message=text.partition("\n")[0]).text = text
         else:
             ET.SubElement(case, "system-out").text = text
     if stages is not None and stages.outcome == "not decided":

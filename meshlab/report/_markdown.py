@@ -37,6 +37,8 @@ def markdown_page(
         lines += [f"- **{stage.question}** {_marked(stage)}" for stage in content.stages]
         lines += ["", "## Measurements", ""]
     lines += [f"- **{answer.question}** {_marked(answer)}" for answer in content.answers] + [""]
+    if content.nodes is not None:
+        lines += ["## Hosts", "", *gallery(drawn.nodes), *_rendered(content.nodes)]
     if content.caveats:
         lines += ["## Caveats", "", *(f"- {markdown_text(caveat)}" for caveat in content.caveats), ""]
     if content.machine:
@@ -56,6 +58,7 @@ def markdown_page(
             lines += _titled(table)
     if content.expected is not None:
         lines += ["## Expected performance", "", *_rendered(content.expected)]
+        lines += [] if content.published is None else _titled(content.published)
     if content.loads:
         lines += [f"## {content.loads_title}", "", *gallery(drawn.matrices)]
         for table in content.loads:

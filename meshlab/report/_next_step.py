@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from meshlab.analysis._verdicts import Verdict, most_serious, verdict_of
+from meshlab.diagnosis._after_verdict import what_to_measure
 from meshlab.frames._labels import CPU_SOURCES
-from meshlab.report._answers import NO_MESH, UNCERTAIN, Answer, ReportEvidence
+from meshlab.report._answers import LOGGED, NO_MESH, UNCERTAIN, Answer, ReportEvidence
 from meshlab.report._stages import Stages
 from meshlab.report._words import UNFINISHED
 
@@ -39,7 +41,10 @@ def _steps(evidence: ReportEvidence, answers: dict[str, Answer]) -> Iterator[str
         return
     slow = bad & {"fast enough", "thresholds"}
     is_unknown = "fast enough" in answers and answers["fast enough"].state == "plain"
-    if slow:
+    logged = _logged_verdict(evidence) if "fast enough" in answers else None
+    if slow and logged is not None:
+        yield what_to_measure(logged)
+    elif slow:
         yield (
             "Find out what is slow: `meshlab doctor` checks the machine, and `ml.bench_pairs(engines)` measures every "
             "pair of ranks, which shows a slow link or device."
@@ -66,11 +71,21 @@ def _steps(evidence: ReportEvidence, answers: dict[str, Answer]) -> Iterator[str
         yield 'For a verdict on the speed, pass the mesh too: `meshlab report RUN --mesh "dp=2, tp=4" --cluster …`.'
     elif not bad and is_unknown and evidence.results["size_bytes"].notna().any():
         yield "For a verdict on the speed, name the machine: `meshlab report RUN --cluster dgx-h200`, or a file."
+    elif not bad and logged is not None and logged.outcome == "not decided":
+        yield "For a verdict on the speed, state what is missing: `meshlab report LOG --nodes 2 --cluster dgx-h100`."
     elif not bad:
         yield (
             f"{_NOTHING} Keep this run as a baseline: `meshlab report NEW --baseline THIS` compares a later run "
             "with it."
         )
+
+
+def _logged_verdict(evidence: ReportEvidence) -> Verdict | None:
+    """Return the most serious verdict on a log, or None for other results."""
+    expected, sources = evidence.expected, set(evidence.results["source"].dropna())
+    if expected is None or not len(expected) or sources != {LOGGED}:
+        return None
+    return most_serious([verdict_of(row) for _, row in expected.iterrows()])
 
 
 def next_step_of_acceptance(stages: Stages) -> Answer:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshlab.analysis._nodes import NodeComparison
 from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.base._errors import MeshlabError
 from meshlab.base._files import write_file
@@ -25,6 +26,7 @@ from meshlab.plots._style import figure_png, figure_svg
 from meshlab.plots._tuning import figure_of
 from meshlab.prediction._costs import COLLECTIVES
 from meshlab.prediction._predictions import BOUND_FROM, Prediction, predict
+from meshlab.prediction._published import PublishedCurve
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.topology.placement._placement import place
 
@@ -63,11 +65,12 @@ class Pictures:
     curves: list[tuple[str, list[ReportPicture]]]  # bandwidth and latency of each axis and mode, with a heading
     matrices: list[ReportPicture]  # pairs of ranks
     tunings: list[ReportPicture] = field(default_factory=list)  # default and tuned times
+    nodes: list[ReportPicture] = field(default_factory=list)  # the times between hosts of an acceptance
 
     def save(self, folder: Path, prefix: str) -> None:
         """Write all figures to a folder as PNG files, see `picture_file`."""
         curves = (picture for _, pictures in self.curves for picture in pictures)
-        for picture in (*self.tunings, *self.memberships, *self.machines, *self.matrices, *curves):
+        for picture in (*self.nodes, *self.tunings, *self.memberships, *self.machines, *self.matrices, *curves):
             write_file(folder / picture_file(prefix, picture), figure_png(picture.figure))
 
 
@@ -83,7 +86,7 @@ def draw(
     axes: list[str],
     *,
     previous: pd.DataFrame | None = None,
-    references: Mapping[str, float] | None = None,
+    published: Mapping[str, Sequence[PublishedCurve]] | None = None,
 ) -> Pictures:
     """Draw the figures of a report."""
     # The picture of the machine shows the groups too, and also where they are.
@@ -91,7 +94,7 @@ def draw(
     return Pictures(
         membership_pictures(mesh, axes) if mesh is not None and not has_machine else [],
         topology_pictures(mesh, cluster, axes) if mesh is not None and cluster is not None else [],
-        pictures_by_axis(results, mesh=mesh, cluster=cluster, previous=previous, references=references),
+        pictures_by_axis(results, mesh=mesh, cluster=cluster, previous=previous, published=published),
         matrix_pictures(results),
     )
 
@@ -134,7 +137,7 @@ def curve_pictures(
     name: str,
     *,
     previous: pd.DataFrame | None = None,
-    references: Mapping[str, float] | None = None,
+    published: Mapping[str, Sequence[PublishedCurve]] | None = None,
     predicted: Prediction | None = None,
 ) -> list[ReportPicture]:
     """Draw bandwidth and latency, one figure each, if there are lines."""
@@ -144,7 +147,7 @@ def curve_pictures(
     quantities: tuple[Quantity, Quantity] = ("busbw_gbs", "time_us")
     lines, earlier = (lines_by_quantity(part, quantities) if part is not None else {} for part in (results, previous))
     plots: dict[Quantity, Callable[..., Axes]] = {
-        "busbw_gbs": partial(draw_bandwidth, references=references, bounded=bounded, predicted=predicted),
+        "busbw_gbs": partial(draw_bandwidth, bounded=bounded, predicted=predicted, published=published),
         "time_us": draw_latency,
     }
     pictures = []
@@ -174,7 +177,7 @@ def pictures_by_axis(
     mesh: DeviceMesh | None = None,
     cluster: Cluster | None = None,
     previous: pd.DataFrame | None = None,
-    references: Mapping[str, float] | None = None,
+    published: Mapping[str, Sequence[PublishedCurve]] | None = None,
 ) -> list[tuple[str, list[ReportPicture]]]:
     """Draw bandwidth and latency of each axis label and mode, with headings. Pairs have a matrix instead."""
     sections = []
@@ -191,7 +194,7 @@ def pictures_by_axis(
             rows,
             name,
             previous=None if previous is None else _same_load(previous, rows),
-            references={text: rate for text, rate in (references or {}).items() if _is_for(text, rows)},
+            published=published,
             predicted=_prediction(rows, mesh, cluster),
         )
         if pictures:
@@ -207,14 +210,6 @@ def _same_load(previous: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame | Non
         chosen &= column.isna() if value is None else column.isna() | column.eq(value).fillna(value=False)
     earlier = previous[chosen.fillna(value=False).to_numpy(bool)]
     return earlier if len(earlier) else None
-
-
-def _is_for(label: str, rows: pd.DataFrame) -> bool:
-    """Return whether a published bandwidth belongs to a collective and a number of ranks of the rows."""
-    return any(
-        label.startswith(f"{n} × ") and f" {collective}," in label
-        for collective, n in rows[["collective", "n_ranks"]].drop_duplicates().itertuples(index=False)
-    )
 
 
 def _prediction(rows: pd.DataFrame, mesh: DeviceMesh | None, cluster: Cluster | None) -> Prediction | None:
@@ -265,6 +260,19 @@ def matrix_pictures(results: pd.DataFrame) -> list[ReportPicture]:
         text = f"{axis_label(choice['axis'], 'pairs')}. {'. '.join(title.splitlines())}."
         pictures.append(ReportPicture(name, figure, text))
     return pictures
+
+
+def node_pictures(comparison: NodeComparison) -> list[ReportPicture]:
+    """Draw the times between the hosts of an acceptance, in which the slow paths are marked."""
+    if len(comparison.hosts) <= 2:  # one path, which the table shows better
+        return []
+    from matplotlib.figure import Figure
+
+    from meshlab.plots._heatmaps import matrix as plot_matrix
+
+    figure = Figure((WIDTH, WIDTH * 0.8), layout="constrained")
+    title = plot_matrix(comparison.matrix(), ax=figure.add_subplot()).get_title(loc="left")
+    return [ReportPicture("nodes", figure, f"Times between hosts. {'. '.join(title.splitlines())}.")]
 
 
 def tuning_pictures(tuning: Tuning) -> list[ReportPicture]:

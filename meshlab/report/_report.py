@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshlab.analysis._comparison import Comparison, compare
-from meshlab.analysis._expectations import expectations
-from meshlab.analysis._published import reference_lines
+from meshlab.analysis._expectations import expectations, runs_by_collective
+from meshlab.analysis._judge import with_machine
+from meshlab.analysis._measured_machine import MeasuredMachine, sized_cluster
 from meshlab.analysis._stragglers import find_stragglers
 from meshlab.analysis._thresholds import ThresholdCheck, Thresholds
 from meshlab.analysis.tuning._tuning import Tuning
@@ -35,11 +36,19 @@ from meshlab.report import _content as content
 from meshlab.report import _tables as report_tables
 from meshlab.report._answers import NO_MESH, Answer, ReportEvidence, answers, headline, pair_parts, without_repeated
 from meshlab.report._embedding import embedded, read_embedded
-from meshlab.report._hosts import host_caveat, host_facts, host_table
+from meshlab.report._hosts import host_caveat, host_facts, host_table, node_table
 from meshlab.report._junit import junit_xml
 from meshlab.report._markdown import markdown_page
 from meshlab.report._next_step import next_step, next_step_of_acceptance
-from meshlab.report._pictures import Pictures, draw, matrix_pictures, picture_file, pictures_by_axis, tuning_pictures
+from meshlab.report._pictures import (
+    Pictures,
+    draw,
+    matrix_pictures,
+    node_pictures,
+    picture_file,
+    pictures_by_axis,
+    tuning_pictures,
+)
 from meshlab.report._printing import page_to_pdf
 from meshlab.report._repeating import repeat_command
 from meshlab.report._stages import Stages
@@ -53,7 +62,7 @@ from meshlab.runs._rundata import HOST_SECTION, RunData
 from meshlab.runs._store import Frames, as_frames, load
 from meshlab.topology._health import health
 from meshlab.topology.model._links import explain_words
-from meshlab.topology.model._presets import ClusterLike, as_cluster
+from meshlab.topology.model._presets import ClusterLike
 from meshlab.topology.placement._placement import place
 
 if TYPE_CHECKING:
@@ -79,6 +88,7 @@ class Content:
     next_step: Answer
     stages: tuple[Answer, ...]  # of an acceptance, otherwise empty
     answers: tuple[Answer, ...]
+    nodes: ReportTable | None  # the verdicts of an acceptance on several hosts
     caveats: list[str]  # reasons to distrust the numbers
     machine: list[str]
     pivots: list[ReportTable]  # one row per size
@@ -87,6 +97,7 @@ class Content:
     details: list[ReportTable]  # every row with its interval
     more_tables: int  # number of omitted details
     expected: ReportTable | None  # the largest sizes, with the expected performance
+    published: ReportTable | None  # the published runs that they were compared with
     thresholds: ReportTable | None
     changed: ReportTable | None  # the baseline next to the results
     tuning: TuningSection | None
@@ -114,7 +125,9 @@ class Report:
         The mesh whose groups are shown. By default that of the run.
     cluster : Cluster or str, optional
         The machine, or the name of a preset. The report draws it with the links of each group, and compares the
-        results with its bound and its prediction.
+        results with its bound and its prediction. A preset gets the hosts of the source.
+    nodes : int, optional
+        Number of hosts, if the source does not contain it.
     baseline : RunData, DataFrame, path, object with ``.results``, or a list of these, optional
         Earlier results, which are compared row by row and drawn in grey.
     thresholds : Thresholds, path or str, optional
@@ -161,6 +174,7 @@ class Report:
         *,
         mesh: MeshLike | None = None,
         cluster: ClusterLike | None = None,
+        nodes: int | None = None,
         baseline: Any = None,
         thresholds: Thresholds | str | os.PathLike[str] | None = None,
         tuning: Tuning | None = None,
@@ -175,10 +189,13 @@ class Report:
             )
         if isinstance(run, Tuning):
             mesh, tuning = run.mesh if mesh is None else mesh, run
-        self.cluster = None if cluster is None else as_cluster(cluster)
         layout = None if mesh is None else as_mesh(mesh)
         if isinstance(run, (str, os.PathLike)) and is_folder(run):
             run = load(Path(run))
+        run, machine = with_machine(run)
+        if nodes is not None:
+            machine = replace(machine or MeasuredMachine(), nodes=nodes)
+        self.cluster = None if cluster is None else sized_cluster(cluster, machine)
         limits = thresholds if isinstance(thresholds, Thresholds) or thresholds is None else Thresholds.read(thresholds)
         if isinstance(baseline, (str, os.PathLike)) and is_folder(baseline):
             baseline = load(Path(baseline))
@@ -221,7 +238,13 @@ class Report:
         if earlier is not None:
             self._compare(earlier)
         calibration = None if data is None else data.calibration
-        self.expected = expectations(self.results, self.cluster, mesh=self.mesh, calibration=calibration)
+        self.expected = expectations(
+            self.results,
+            machine.cluster if self.cluster is None and machine is not None else self.cluster,
+            mesh=self.mesh,
+            calibration=calibration,
+            machine=None if machine is None else machine.of_results(self.results),
+        )
         self.title = visible(title or _title_of(data, self.mesh))
         self._state = "" if data is None else data.state
         self._elapsed_s = 0.0 if data is None else data.progress.elapsed_s
@@ -470,6 +493,7 @@ class Report:
             next_step=self._next_step,
             stages=self._stage_answers,
             answers=self._other_answers,
+            nodes=None if self.stages is None or self.stages.nodes is None else node_table(self.stages.nodes),
             caveats=content.caveats(self.results, fingerprint=fingerprint, cluster=self.cluster)
             + [self._host_caveat] * bool(self._host_caveat),
             machine=self._machine(),
@@ -479,6 +503,7 @@ class Report:
             details=details,
             more_tables=more_tables,
             expected=report_tables.expectation_table(self.expected) if is_known else None,
+            published=report_tables.published_table(self.expected),
             thresholds=None if self.check is None else report_tables.threshold_table(self.check),
             changed=None if self.comparison is None else report_tables.comparison_table(self.comparison),
             tuning=None if self.tuning is None else tuning_section(self.tuning),
@@ -511,7 +536,7 @@ class Report:
         """Return the results with the bounds of the machine, or the reason why they have none."""
         if self.cluster is None:
             return self.results, ""
-        if self.mesh is None:
+        if self.mesh is None and self.results["axis"].notna().any():
             return self.results, NO_MESH
         try:
             return with_bounds(self.results, self.cluster, mesh=self.mesh), ""
@@ -549,8 +574,10 @@ class Report:
             self.cluster,
             self._group_axes(),
             previous=self._baseline,
-            references=reference_lines(self.results) if len(self.results) else {},
+            published=runs_by_collective(self.expected),
         )
+        if self.stages is not None and self.stages.nodes is not None:
+            drawn = replace(drawn, nodes=node_pictures(self.stages.nodes))
         return drawn if self.tuning is None else replace(drawn, tunings=tuning_pictures(self.tuning))
 
     def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from meshlab.analysis._nodes import NodeComparison
 from meshlab.base._outcome import Outcome, overall
 from meshlab.report._answers import STATES, Answer
 from meshlab.report._words import listed
@@ -40,6 +41,7 @@ class Stages:
     judging: tuple[str, ...] = ()  # the stages that judge the speed
     interruption: str = ""  # why the acceptance ended early
     repeat: str = ""  # the command that repeats the acceptance
+    nodes: NodeComparison | None = None  # if there are several hosts
 
     @property
     def outcome(self) -> Outcome:

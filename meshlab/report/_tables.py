@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshlab.analysis._comparison import Comparison
-from meshlab.analysis._expectations import is_below_prediction, is_within_tolerance, predicted_range
+from meshlab.analysis._expectations import SLOW_WORDS, is_below_prediction, is_within_tolerance, predicted_range
 from meshlab.analysis._thresholds import ThresholdCheck
 from meshlab.base._units import SEPARATOR, THIN, format_number, format_size, format_time_us
 from meshlab.frames._labels import LABELLED, axis_label, describe_groups, value_label
@@ -116,7 +116,7 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
     header += ["published", "of published"] if has_published else []
     rows = []
     for _, row in expected.iterrows():
-        is_slow = row["verdict"] == "slow"
+        is_slow = row["verdict"] in SLOW_WORDS
         cells = [Cell(str(row["collective"])), *(Cell(plain_text(row[name])) for name in varying)]
         cells += [
             Cell(size_text(row["size_bytes"]), value=float(row["size_bytes"])),
@@ -130,8 +130,9 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
                 _rate(row["published_gbs"]),
                 Cell(_percent(row["of_published"]) or "–", value=_value(row["of_published"])),
             ]
-        verdict = f"{row['verdict']}, within 10{THIN}%" if is_within_tolerance(row) else str(row["verdict"])
-        rows.append((*cells, Cell("✕ slow" if is_slow else verdict, is_bad=is_slow)))
+        is_tolerated = row["verdict"] == "as expected" and is_within_tolerance(row)
+        verdict = f"{row['verdict']}, within 10{THIN}%" if is_tolerated else str(row["verdict"])
+        rows.append((*cells, Cell(f"✕ {row['verdict']}" if is_slow else verdict, is_bad=is_slow)))
     title = "The largest size, with the expected performance"
     last = len(header)
     return ReportTable(
@@ -141,6 +142,33 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
         max(0, len(rows) - MOST_ROWS),
         texts=(*range(1 + len(varying)), last),
     )
+
+
+def published_table(expected: pd.DataFrame) -> ReportTable | None:
+    """Return the published runs with which the measurements were compared, each once, or None without any."""
+    # The placements of a run are one line.
+    runs = {
+        (row["collective"], run.curve.curve, run.size_bytes): (row["collective"], run)
+        for _, row in expected.iloc[::-1].iterrows()
+        for run in row["published"].runs
+    }
+    rows = [
+        (
+            Cell(str(collective)),
+            Cell(run.curve.system),
+            Cell(f"{run.curve.nodes} × {run.curve.gpus_per_node}", value=float(run.curve.n_ranks)),
+            Cell(size_text(run.size_bytes), value=float(run.size_bytes)),
+            _rate(run.busbw_gbs),
+            Cell(run.curve.date or "–"),
+            Cell(run.curve.source.removeprefix("https://")),
+        )
+        for collective, run in reversed(runs.values())
+    ]
+    if not rows:
+        return None
+    header = ("collective", "machine", "hosts × GPUs", "size", "busbw", "date", "source")
+    first, more = tuple(rows)[:MOST_ROWS], max(0, len(rows) - MOST_ROWS)
+    return ReportTable("Published runs", header, first, more, texts=(0, 1, 5, 6))
 
 
 def _rate_text(gbs: float, n_digits: int = 3) -> str:

@@ -62,7 +62,7 @@ _JOURNALS = "steps-*.jsonl"
 _MOST_READS = 100  # of a run that is replaced while it is read
 _MANY_SAMPLES = 50_000  # as CSV they take ten times as long and five times as much space as Parquet
 _FIGURES = ("membership", "topology", "bandwidth", "latency", "matrix")
-_REPORTS = ("report.html", "report.md", *(f"report-{kind}-*.png" for kind in _FIGURES))
+_REPORTS = ("report.html", "report.md", "report-nodes.png", *(f"report-{kind}-*.png" for kind in _FIGURES))
 
 _RUN = {
     "run_id": str,

@@ -357,8 +357,7 @@ def _pack_step(step: JobStep) -> dict[str, Any]:
 
 
 def _compute_words(time: StepTime) -> str:
-    low, high = time.hardware.utilisation
-    return f"at {100 * (low + high) / 2:.0f}{THIN}% of the peak"
+    return time.hardware.rate_text
 
 
 def _pack_search(listing: Search, mesh: DeviceMesh, experts: str) -> dict[str, Any]:
@@ -379,14 +378,15 @@ def _pack_search(listing: Search, mesh: DeviceMesh, experts: str) -> dict[str, A
                 "step": range_text(row["step_s_lo"], row["step_s_hi"]),
                 "low": float(row["step_s_lo"]) / most,
                 "high": float(row["step_s_hi"]) / most,
-                "memory": f"{row['memory_gib']:.0f}{THIN}GiB",
+                "memory": f"{row['memory_gib']:.0f}{THIN}GiB{'' if row['memory'] == 'fits' else ', ' + row['memory']}",
                 "shown": layouts.mesh(int(i)) == mesh and on == experts,  # type: ignore[call-overload]
             }
         )
     count = len(layouts)
     tied = layouts.n_tied
     ties = f"{tied:,} tied for the first place" if tied > 1 else "one is first"
-    more = f"{count:,} layout{'s' * (count != 1)} fit, {ties}"
+    fitting = int((layouts.frame()["memory"] != "over").sum())
+    more = f"{count:,} layout{'s' * (count != 1)}, of which {fitting:,} fit the memory; {ties}"
     return {"rows": rows, "note": listing.note, "more": more}
 
 

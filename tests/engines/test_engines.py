@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -359,6 +361,30 @@ def test_attached_engines_work_and_keep_running(mpi_engines: ml.Engines) -> None
         ):
             attached.restart()
     assert mpi_engines.run(lambda comm: comm.rank)["value"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.full
+def test_a_stopped_engine_is_named_and_attached_engines_that_are_only_late_are_used_again() -> None:
+    def late(comm: Any) -> None:
+        if comm.rank == 1:
+            time.sleep(3.0)
+        comm.barrier()
+
+    with ml.launch(3, backend="mpi") as engines:
+        attached = ml.attach(engines.client, deadline_s=1.0)
+        with pytest.raises(EngineError) as caught:
+            attached.run(late)
+        assert "rank 1 entered 0 of its group's 1 collective call within 1.0" in str(caught.value)
+        assert "ranks 0, 2 wait in barrier" in str(caught.value)
+        assert str(caught.value).endswith(
+            "call attach() again, which waits for the same processes; if that fails, restart the engines where they "
+            "were started"
+        )
+        attached = ml.attach(engines.client, deadline_s=1.0)
+        assert attached.run(lambda comm: comm.all_reduce(comm.xp.ones(1)).item())["value"].tolist() == [3.0] * 3
+        os.kill(engines.ranks[1].pid, signal.SIGSTOP)
+        with pytest.raises(EngineError, match=r"^rank 1 \(process \d+ on .*\) (did not respond within|disconnected)"):
+            attached.run(lambda comm: comm.barrier())
 
 
 @pytest.mark.long  # the comparison of environments tests it too

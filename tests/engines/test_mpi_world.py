@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -179,6 +180,29 @@ if engines is not None:
     assert done.stderr.index(reason) < done.stderr.index("MPI_Abort")
 
 
+def test_a_stopped_rank_is_named_alone() -> None:
+    code = """
+import os, signal
+import meshlab as ml
+def stop(comm):
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    comm.barrier()
+engines = ml.engines.join(backend="mpi", deadline_s=2.0)
+if engines is not None:
+    with engines:
+        engines.run(lambda comm: comm.barrier())
+        print("calls", engines.calls())
+        engines.run(stop)
+"""
+    done = mpiexec(3, "-c", code)
+    assert "calls [2, 2, 2]" in done.stdout
+    error = done.stderr.partition("EngineError: ")[2].splitlines()[0]
+    assert re.fullmatch(
+        r"rank 1 \(process \d+ on .*\) was stopped by a signal while running stop; start .* again", error
+    )
+
+
 def assert_no_segment_is_left(printed: str) -> None:
     (line,) = [line for line in printed.splitlines() if line.startswith("segments ")]
     segments = line.split()[1:]
@@ -207,7 +231,7 @@ if engines is not None:
         run.save({str(tmp_path / "run")!r})
 """
     done = mpiexec(2, "-c", code)
-    assert "did not respond within 6.0" in done.stdout
+    assert "rank 1 entered 0 of its group's 1 collective call within 6.0" in done.stdout
     assert done.returncode != 0
     assert ml.Run.load(tmp_path / "run").results["status"].tolist() == ["ok", "failed"]
     assert_no_segment_is_left(done.stdout)

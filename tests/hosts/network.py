@@ -357,6 +357,9 @@ def _environment(shared: Path) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT),
         "IPYTHONDIR": str(shared / "ipython"),
+        # Debian's Slurm loses parts of UCX's addresses, which are long, if the machine is busy.
+        "MPIR_CVAR_CH4_NETMOD": "ofi",
+        "FI_PROVIDER": "tcp",
     }
 
 

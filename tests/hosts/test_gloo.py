@@ -10,7 +10,7 @@ from tests.hosts.network import Hosts
 from tests.hosts.slurm import Slurm
 
 pytestmark = [
-    pytest.mark.full,
+    pytest.mark.long,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch, for Gloo"),
 ]
 

@@ -13,7 +13,6 @@ from tests.hosts.slurm import Slurm
 pytestmark = pytest.mark.full
 
 BENCH = ["meshlab", "bench", "all_reduce", "--sizes", "1K", "--sampling", "quick"]
-NO_PMI = "meshlab: srun started 4 processes, but MPICH"
 
 # As in ipyparallel's documentation. With another template, the engines would be one MPI world.
 ATTACH = """
@@ -25,12 +24,16 @@ from traitlets.config import Config
 config = Config()
 if len(sys.argv) > 1:
     config.SlurmEngineSetLauncher.batch_template = sys.argv[1]
-cluster = ipyparallel.Cluster(engines="slurm", n=4, controller_ip="*", delay=0, config=config)
+arguments = sys.argv[2:]
+cluster = ipyparallel.Cluster(
+    engines="slurm", n=4, controller_ip="10.77.0.10", delay=0, config=config, controller_args=arguments
+)
 with cluster as client:
     client.wait_for_engines(4, timeout=60)
     try:
         with ml.attach(client) as engines:
             print([(info.rank, info.host) for info in engines.ranks])
+            engines.run(lambda comm: print("word-of-rank", comm.rank))
     except ml.errors.EngineError as error:
         print(error)
 """
@@ -47,25 +50,35 @@ def test_srun_with_pmi2_starts_one_world_on_two_hosts(hosts: Hosts, slurm: Slurm
     assert "groups verified" in done.stdout
 
 
-def test_srun_without_pmi_is_reported_once_with_its_cure(hosts: Hosts, slurm: Slurm) -> None:
-    login = hosts["login"]
-    for command in (
+@pytest.mark.parametrize(
+    "command",
+    [
         [*BENCH, "--mesh", "node=2, local=2"],
-        [*BENCH, "--here", "--mesh", "tp=4"],
-        ["meshlab", "acceptance"],
-    ):
-        done = login.run(["srun", "-N2", "-n4", *command])
-        lines = [line for line in done.stderr.splitlines() if line.startswith("meshlab:")]
-        assert len(lines) == 1, done.stderr
-        assert lines[0].startswith(NO_PMI)
-        assert lines[0].endswith("finds only one of them; start them with srun --mpi=pmi2")
-        assert done.returncode == 2
-        assert not done.stdout
+        pytest.param([*BENCH, "--here", "--mesh", "tp=4"], marks=pytest.mark.long),
+        pytest.param(["meshlab", "acceptance"], marks=pytest.mark.long),
+    ],
+    ids=["bench", "bench --here", "acceptance"],
+)
+def test_srun_without_pmi_is_reported_once_with_its_cure(hosts: Hosts, slurm: Slurm, command: list[str]) -> None:
+    done = hosts["login"].run(["srun", "-N2", "-n4", *command])
+    lines = [line for line in done.stderr.splitlines() if line.startswith("meshlab:")]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("meshlab: srun started 4 processes, but MPICH")
+    assert lines[0].endswith("finds only one of them; start them with srun --mpi=pmi2")
+    assert done.returncode == 2
+    assert not done.stdout
 
 
-@pytest.mark.parametrize("begin", [("salloc", "-N2", "-n4"), ("sbatch", "-N2", "-n4", "-W", "-o", "batch.log")])
+@pytest.mark.parametrize(
+    "begin",
+    [
+        ("salloc", "-N2", "-n4"),
+        pytest.param(("sbatch", "-N2", "-n4", "-W", "-o", "batch.log"), marks=pytest.mark.long),
+    ],
+    ids=["salloc", "sbatch"],
+)
 def test_ranks_of_this_host_start_on_this_host_in_an_allocation_of_two(
-    hosts: Hosts, slurm: Slurm, begin: tuple[str, ...], tmp_path: Path
+    hosts: Hosts, slurm: Slurm, begin: tuple[str, ...]
 ) -> None:
     script = hosts.shared / "ranks.py"
     script.write_text(
@@ -88,13 +101,22 @@ def test_ranks_of_this_host_start_on_this_host_in_an_allocation_of_two(
     assert done.returncode == 0
 
 
+@pytest.mark.long
 def test_engines_of_slurm_without_pmi_name_the_template(hosts: Hosts, slurm: Slurm) -> None:
     done = hosts["login"].python(ATTACH)
     assert "srun started 4 processes, but MPICH" in done.stdout, done.stderr
     assert "srun --mpi=pmi2; in ipyparallel, that line is in SlurmEngineSetLauncher.batch_template" in done.stdout
 
 
-def test_engines_of_slurm_with_pmi2_are_attached(hosts: Hosts, slurm: Slurm) -> None:
-    done = hosts["login"].python(ATTACH, TEMPLATE)
-    logs = "".join(path.read_text() for path in (hosts.shared / "ipython").glob("profile*/log/*"))
-    assert done.stdout.strip() == "[(0, 'h1'), (1, 'h1'), (2, 'h2'), (3, 'h2')]", done.stdout + done.stderr + logs
+@pytest.mark.long
+@pytest.mark.parametrize("arguments", [(), ("--IPController.enable_curve=True",)], ids=["clear text", "encrypted"])
+def test_engines_of_slurm_with_pmi2_are_attached_and_clear_text_is_reported(
+    hosts: Hosts, slurm: Slurm, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    with hosts.capture(tmp_path / "packets", "tcp"):
+        done = hosts["login"].python(ATTACH, TEMPLATE, *arguments)
+    assert "[(0, 'h1'), (1, 'h1'), (2, 'h2'), (3, 'h2')]" in done.stdout, done.stdout + done.stderr
+    is_readable = b"word-of-rank" in (tmp_path / "packets").read_bytes()
+    warning = "UserWarning: the controller of the engines listens on 10.77.0.10 without encryption"
+    assert is_readable == (not arguments)
+    assert (warning in done.stderr) == (not arguments)

@@ -37,7 +37,7 @@ def bars(ax: Axes, gid: str) -> list[Any]:
     return [patch for patch in ax.patches if patch.get_gid() == gid]
 
 
-def test_bars_are_the_parts_of_a_step_and_end_at_its_low_and_high_end(dense: Layouts) -> None:
+def test_bars_are_the_parts_of_a_step_and_a_line_is_its_range(dense: Layouts) -> None:
     ax = step_times(dense, most=6, ax=Figure((8, 6)).add_subplot())
     frame = dense.frame(6)
     for column in ("compute_s", "bubble_s", *(f"{name}_s_lo" for name in COMPONENTS)):
@@ -47,10 +47,17 @@ def test_bars_are_the_parts_of_a_step_and_end_at_its_low_and_high_end(dense: Lay
             bar for bar in ax.patches if bar.get_gid() and bar.get_gid().endswith(("_lo", "compute_s", "bubble_s"))
         ]
         edges = [bar.get_x() + bar.get_width() for bar in solid if abs(bar.get_y() + bar.get_height() / 2 - row) < 0.1]
-        assert max(edges) == pytest.approx(frame["step_s_lo"][row])
+        parts = frame["compute_s"] + frame["bubble_s"] + frame["exposed_s_lo"]
+        assert max(edges) == pytest.approx(parts[row])
     hatched = [bar for bar in ax.patches if str(bar.get_gid()).endswith("_hi")]
     assert all(bar.get_hatch() for bar in hatched)
-    assert max(bar.get_x() + bar.get_width() for bar in hatched) == pytest.approx(frame["step_s_hi"].max(), rel=1e-3)
+    parts = frame["compute_s"] + frame["bubble_s"] + frame["exposed_s_hi"]
+    assert max(bar.get_x() + bar.get_width() for bar in hatched) == pytest.approx(parts.max(), rel=1e-3)
+    marks = {gid: [line for line in ax.collections if line.get_gid() == gid] for gid in ("expected", "range")}
+    middles = [float(segment[0, 0]) for segment in marks["expected"][0].get_segments()]
+    assert middles == pytest.approx(frame["step_s"].tolist())
+    ends = [float(segment[1, 0]) for segment in marks["range"][0].get_segments()]
+    assert ends == pytest.approx(frame["step_s_hi"].tolist())
 
 
 def test_the_best_layout_is_at_the_top_and_every_row_has_its_mesh(dense: Layouts) -> None:
@@ -84,8 +91,9 @@ def test_brackets_join_the_rows_of_a_tie(dense: Layouts) -> None:
 
 
 def test_the_beginning_of_computation_is_cut_off_only_if_it_dominates(dense: Layouts, slow_network: Layouts) -> None:
-    ax = step_times(dense, ax=Figure((8, 6)).add_subplot())
-    assert 0 < ax.get_xlim()[0] < dense.frame(12)["compute_s"].min()
+    narrow = ml.search(dense.cluster, dense.job, utilisation=(0.52, 0.53))
+    ax = step_times(narrow, ax=Figure((8, 6)).add_subplot())
+    assert 0 < ax.get_xlim()[0] < narrow.frame(12)["compute_s"].min()
     assert any(line.get_gid() == "cut" for line in ax.lines)
     assert "cut off" in ax.get_xlabel()
     ax = step_times(slow_network, ax=Figure((8, 6)).add_subplot())

@@ -13,7 +13,7 @@ import meshlab as ml
 from meshlab.base._errors import MeshError, TopologyError
 from meshlab.prediction._call_prices import price
 from meshlab.prediction._candidates import AXES
-from meshlab.prediction._job import Job
+from meshlab.prediction._job import Job, StepCall
 from meshlab.prediction._search import Layouts, search
 from meshlab.prediction._step_parts import COMPONENTS
 from meshlab.topology.model._cluster import Cluster
@@ -38,7 +38,8 @@ def exposed_by_hand(layouts: Layouts, i: int) -> dict[str, float]:
     """Price the calls of a layout one by one, on its mesh as it is placed, with nothing hidden."""
     mesh, experts = layouts.mesh(i), layouts.experts(i)
     job = layouts.job
-    calls = job.step(mesh, experts)
+    # A host receives one copy of a token, or a rank if all of them are inside NVLink.
+    calls = tuple(_sent_once(call, layouts, i) for call in job.step(mesh, experts))
     frame = price(calls, mesh, layouts.cluster, experts=experts)
     idle, m = job.bubble(mesh, experts), job.micro_batches(mesh, experts)
     totals = dict.fromkeys(COMPONENTS, 0.0)
@@ -48,6 +49,15 @@ def exposed_by_hand(layouts: Layouts, i: int) -> dict[str, float]:
         every = call.micro_batches == m and call.what not in ("gradients", "weights", "expert gradients")
         totals["cp" if is_own else name] += total * (1 + idle * every * (m > 1))
     return totals
+
+
+def _sent_once(call: StepCall, layouts: Layouts, i: int) -> StepCall:
+    if call.axis != ("ep",):
+        return call
+    links, row = layouts._placed.links, layouts._placed.rows["ep"][layouts._order[i]]
+    places = float(links.domains[row] if links.domains[row] > 1 else links.n_ranks[row])
+    copies = places * (1 - (1 - 1 / places) ** layouts.job.top_k)
+    return replace(call, size_bytes=round(call.size_bytes * copies / layouts.job.top_k))
 
 
 @pytest.mark.parametrize("machine", ["dgx-h100", "tapered-h100", "aws-p4d"])
@@ -61,7 +71,9 @@ def test_a_search_prices_the_calls_of_every_layout(machine: str, experts: int) -
     for i in rng.choice(len(frame), 8, replace=False).tolist():
         by_hand = exposed_by_hand(layouts, i)
         found = {name: frame[f"{name}_s_hi"][i] for name in COMPONENTS}
+        ep = found.pop("ep"), by_hand.pop("ep")
         assert found == pytest.approx(by_hand, rel=1e-9), frame["mesh"][i]
+        assert ep[0] == pytest.approx(ep[1], rel=1e-6), frame["mesh"][i]  # sizes of calls are whole bytes
 
 
 def test_rows_are_meshes_of_all_ranks_in_ascending_order_of_ties(dense: Layouts) -> None:
@@ -78,15 +90,20 @@ def test_rows_are_meshes_of_all_ranks_in_ascending_order_of_ties(dense: Layouts)
     for end in ("lo", "hi"):
         axes = frame[[f"{name}_s_{end}" for name in COMPONENTS]].sum(axis=1)
         assert np.allclose(axes, frame[f"exposed_s_{end}"])
-        assert np.allclose(total + axes, frame[f"step_s_{end}"])
+    hidden, exposed = frame["exposed_s_lo"], frame["exposed_s_hi"]
+    assert (frame["step_s"] >= total + hidden - 1e-9).all()
+    assert (frame["step_s"] <= total + exposed + 1e-9).all()
+    assert np.allclose(frame["step_s"] / frame["step_s_lo"], frame["step_s_hi"] / frame["step_s"])
 
 
 def test_layouts_of_different_ties_are_clearly_slower_at_both_ends(dense: Layouts) -> None:
     frame = dense.frame()
+    frame = frame[frame["memory"] != "over"]
     best, others = frame.iloc[0], frame[frame["tie"] > 0]
     for end in ("lo", "hi"):
         margin = 0.2 * np.maximum(others[f"exposed_s_{end}"], best[f"exposed_s_{end}"])
-        assert (others[f"step_s_{end}"] - best[f"step_s_{end}"] > margin).all()
+        ends = frame["compute_s"] + frame["bubble_s"] + frame[f"exposed_s_{end}"]
+        assert (ends[others.index] - ends[0] > margin).all()
     tied = frame[frame["tie"] == 0]
     assert len(tied) == dense.n_tied
 
@@ -121,16 +138,31 @@ def test_constraints(dense: Layouts) -> None:
     assert len(search(dense.cluster, dense.job, pp=8, dp=1, cp=1, tp=8, order="pp, dp, cp, tp")) == 1
 
 
-def test_the_memory_limit_drops_layouts_and_names_the_change_that_helps() -> None:
+def test_layouts_over_the_memory_come_last_and_the_best_has_a_change_that_helps() -> None:
     cluster = ml.preset("dgx-h100", nodes=8)
     job = Job.preset("llama3-70b")
     tight, loose = (search(cluster, job, memory_share=share, order="pp, dp, cp, tp") for share in (0.5, 1.0))
-    assert len(tight) < len(loose)
-    assert tight.frame()["memory_gib"].max() <= 40 < loose.frame()["memory_gib"].max() <= 80
-    (row,) = tight.dropped().query("kind == 'memory'").to_dict("records")
-    changes = dict(re.findall(r"(\w+)='?(\w+)'?", row["fix"]))
+    assert len(tight) == len(loose)
+    frame = tight.frame()
+    is_over = frame["memory"] == "over"
+    assert 0 < is_over.sum() < len(frame)
+    assert frame["memory_gib"][~is_over].max() <= 1.1 * 40 < frame["memory_gib"][is_over].min()
+    assert is_over.is_monotonic_increasing
+    assert set(frame["tie"][is_over]).isdisjoint(frame["tie"][~is_over])
+    assert "memory" not in set(tight.dropped()["kind"])
+    mesh, fix = re.search(
+        r"The nearest of them, (.*?), needs .*?: (.*?)\. ", tight.explain().replace("\n", " ")
+    ).groups()
+    changes = dict(re.findall(r"(\w+)='?(\w+)'?", fix))
     changed = job.replace(**{name: int(value) if value.isdigit() else value for name, value in changes.items()})
-    assert changed.memory(row["example"]).total <= 40 * 2**30 < job.memory(row["example"]).total
+    assert changed.memory(mesh).total <= 40 * 2**30 < job.memory(mesh).total
+
+
+def test_nothing_is_impossible_by_an_estimate() -> None:
+    """Llama 3 405B on 8 GPUs is far over their memory, but all layouts that divide it are listed."""
+    layouts = search(ml.preset("dgx-h100", nodes=1), "llama3-405b")
+    assert set(layouts.frame()["memory"]) == {"over"}
+    assert "use devices with" in layouts.explain()
 
 
 def test_every_dropped_layout_has_a_number_that_works() -> None:
@@ -158,7 +190,7 @@ def test_published_runs_of_llama_3_need_an_interleaved_pipeline(
     """Table 4 of arXiv 2407.21783, version 3, on H100.
 
     Its pipeline is interleaved, but the number of chunks is not published. 8 chunks of one layer are an assumption.
-    With them, the published value is in the predicted range. Without interleaving, the range is far below it.
+    With them, the published value is in the predicted range. Without interleaving, a step takes a quarter longer.
     """
     pp, dp, cp, tp = mesh
     job = Job.preset("llama3-405b", recompute="selective", **changes)
@@ -168,7 +200,7 @@ def test_published_runs_of_llama_3_need_an_interleaved_pipeline(
     )  # fmt: skip
     rows = layouts.frame().set_index("interleave")
     assert rows.loc[8, "mfu_lo"] < mfu < rows.loc[8, "mfu_hi"]
-    assert rows.loc[1, "mfu_hi"] < 0.8 * mfu
+    assert rows.loc[1, "step_s"] > 1.25 * rows.loc[8, "step_s"]
 
 
 def test_an_interleaved_pipeline_trades_its_bubble_for_exchanges(dense: Layouts) -> None:
@@ -182,8 +214,9 @@ def test_an_interleaved_pipeline_trades_its_bubble_for_exchanges(dense: Layouts)
 
 
 def test_explanations_name_the_links_of_the_first_layout_and_the_reason_why_others_lose(mixture: Layouts) -> None:
-    text = mixture.explain()
-    assert text.startswith(mixture.verdict)
+    exposed = search(mixture.cluster, mixture.job.replace(overlap_experts=False))
+    text = exposed.explain()
+    assert text.startswith(exposed.verdict)
     assert re.search(r"ep: \d+ ranks inside NVLink, 371.GB/s", text)
     assert re.search(r"tp=\d+, at best .*: \+\d+.%, because \w+ takes", text)
     assert "the worst order" in text
@@ -196,8 +229,11 @@ def test_the_low_end_hides_what_the_schedule_allows(dense: Layouts) -> None:
     """Gradients hide behind the backward pass, and 4 of 10 calls of tp per layer behind matrix products."""
     row = search(ml.preset("dgx-h100", nodes=2), Job(**SMALL), pp=1, cp=1, tp=1).frame().iloc[0]
     assert 0 < row["dp_s_lo"] < 0.2 * row["dp_s_hi"]
-    row = search(dense.cluster, dense.job, cp=1, tp=8, order="pp, dp, cp, tp").frame().iloc[0]
+    job = dense.job.replace(async_tp=False)
+    row = search(dense.cluster, job, cp=1, tp=8, order="pp, dp, cp, tp", utilisation=(0.45, 0.6)).frame().iloc[0]
     assert row["tp_s_lo"] / row["tp_s_hi"] == pytest.approx(0.6, abs=0.03)
+    asynchronous = search(dense.cluster, dense.job, cp=1, tp=8, order="pp, dp, cp, tp").frame().iloc[0]
+    assert asynchronous["tp_s_lo"] < row["tp_s_lo"]
 
 
 @pytest.mark.parametrize(
@@ -223,23 +259,13 @@ def test_the_low_end_hides_what_the_schedule_allows(dense: Layouts) -> None:
         ({"job": "llama"}, "unknown model 'llama'"),
         ({"job": 3}, "job must be a Job or the name of a model, not int"),
         ({"job": Job(**{**SMALL, "layers": 17}), "pp": 2}, "17 layers do not divide into pp=2 stages"),
-        ({"job": "llama3-405b", "world_size": 8}, "no layout of 8 ranks can run Llama 3 405B: the nearest is"),
-        ({"job": "llama3-70b", "world_size": 16}, "which needs"),
+        ({"rates": 400}, "rates must be ComputeRates, not int"),
         ({"job": Job(**SMALL), "ep": 2}, "ep=2, but the job has no experts"),
     ],
 )
 def test_searches_that_find_nothing(dense: Layouts, options: dict[str, Any], words: str) -> None:
     with pytest.raises(MeshError, match=re.escape(words)):
         search(dense.cluster, **{"job": dense.job, **options})
-
-
-def test_the_nearest_layout_comes_with_a_change_that_works(dense: Layouts) -> None:
-    with pytest.raises(MeshError) as caught:
-        search(dense.cluster, "llama3-70b", memory_gib=23)
-    changes = dict(re.findall(r"(\w+)='?(\w+)'?", caught.value.hint))
-    changed = {name: int(value) if value.isdigit() else value for name, value in changes.items()}
-    assert changed
-    assert len(search(dense.cluster, Job.preset("llama3-70b", **changed), memory_gib=23)) > 0
 
 
 def test_a_machine_without_one_of_its_gpus_uses_fewer_ranks() -> None:
@@ -300,10 +326,24 @@ def test_the_peak_depends_on_the_type() -> None:
     def compute(machine: str, dtype: str) -> float:
         return float(search(machine, job[dtype], dp=8).frame(1)["compute_s"][0])
 
-    assert compute("dgx-h100", "float8_e4m3fn") == pytest.approx(compute("dgx-h100", "bfloat16") / 2)
+    ratio = compute("dgx-h100", "float8_e4m3fn") / compute("dgx-h100", "bfloat16")
+    assert 0.5 < ratio < 0.85  # attention and logits keep 16 bits, and conversions take time
     assert compute("dgx-a100", "float8_e4m3fn") == pytest.approx(compute("dgx-a100", "bfloat16"))
     with pytest.raises(MeshError, match="the peak for float64 is unknown; pass peak="):
         compute("dgx-h100", "float64")
+
+
+def test_jobs_on_several_racks_take_segments_of_16_hosts() -> None:
+    racks = ml.preset("gb200-nvl72", nodes=36)
+    job = Job(**SMALL)
+    chosen: dict[str, Any] = {"pp": 2, "dp": 16, "cp": 4, "tp": 1, "order": "pp, dp, cp, tp", "world_size": 128}
+    default, whole = (search(racks, job, segment=size, **chosen) for size in (None, 18))
+    assert (default.cluster.n_nodes, whole.cluster.n_nodes) == (32, 36)
+    assert default.frame()["step_s"][0] <= whole.frame()["step_s"][0]
+    assert search(ml.preset("gb200-nvl72", nodes=32), job, **chosen).cluster.n_nodes == 32  # no host is left out
+    assert search(racks, job, world_size=64).cluster.n_nodes == 36
+    with pytest.raises(MeshError, match="segments of 8 hosts, which have 64 devices"):
+        search(racks, job, segment=8, world_size=128)
 
 
 def test_cpus_have_no_step_times() -> None:

@@ -41,7 +41,9 @@ from meshlab.mesh._axes import WORLD, as_integer
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._steps import Step
 from meshlab.prediction._call_prices import price
+from meshlab.prediction._compute_rates import ComputeRates
 from meshlab.prediction._job import Job, StepCall, check_calls
+from meshlab.prediction._step_time import mean_tflops
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 from meshlab.topology.readers._hosts import cluster_from_hosts
@@ -72,7 +74,7 @@ def rehearse(
     scale: float | Literal["auto"] = "auto",
     size_scale: float | Literal["auto"] = "auto",
     compute: Literal["auto", "products", "wait"] = "auto",
-    tflops: float = _TFLOPS,
+    tflops: float | ComputeRates = _TFLOPS,
     rounds: int = 6,
     steps: int = 5,
     check: bool = True,
@@ -110,8 +112,9 @@ def rehearse(
     compute : {"auto", "products", "wait"}, default "auto"
         The computation. ``"auto"`` multiplies matrices on GPUs with cuBLAS, and otherwise waits: on a CPU, products
         would take cores from the ranks that communicate.
-    tflops : float, default 400
-        The rate at which waits replace computation, in TFLOP/s.
+    tflops : float or ComputeRates, default 400
+        The rate at which waits replace computation, in TFLOP/s. Measured rates (`meshlab.benchmark.compute_rates`) are
+        averaged over the computation of the job on its layouts.
     rounds : int, default 6
         Number of rounds. Verdicts between layouts need at least 6.
     steps : int, default 5
@@ -168,7 +171,8 @@ def rehearse(
     """
     if not isinstance(engines, Engines):
         raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
-    choices = _Choices(scale, size_scale, compute, tflops, rounds, steps, check, effect, deadline_s)
+    rate = _TFLOPS if isinstance(tflops, ComputeRates) else tflops
+    choices = _Choices(scale, size_scale, compute, rate, rounds, steps, check, effect, deadline_s)
     if compute == "products" and engines.backend not in GPU_BACKENDS:
         raise BenchError(
             f"compute='products' needs GPUs, but these engines run {engines.backend}",
@@ -188,6 +192,8 @@ def rehearse(
     if isinstance(job, str):
         job = Job.preset(job)
     layouts = [_layout(engines, layout_mesh, view, job) for layout_mesh, view in zip(meshes, views, strict=True)]
+    if isinstance(tflops, ComputeRates):
+        choices = replace(choices, tflops=_mean_rate(tflops, job, layouts))
     machine = None if cluster is None else as_cluster(cluster)
     session = _Session(engines, _with_unique_names(layouts), choices, machine)
     with progress_bar(progress, unit="round", total=len(layouts) * (rounds + 1)) as bar:
@@ -222,6 +228,15 @@ class _Choices:
                 raise BenchError(f"{name} must be a positive number, not {quantity!r}")
         if self.compute not in ("auto", "products", "wait"):
             raise BenchError(f"unknown compute {self.compute!r}; choose one of auto, products, wait")
+
+
+def _mean_rate(rates: ComputeRates, job: Job | Sequence[StepCall], layouts: Sequence[_Layout]) -> float:
+    """Return the mean rate of the layouts, in TFLOP/s."""
+    if not isinstance(job, Job):
+        raise BenchError(
+            "measured rates need a Job, but the job is a sequence of calls", hint="pass tflops as a number"
+        )
+    return float(np.mean([mean_tflops(job, layout.mesh, layout.experts, rates) for layout in layouts]))
 
 
 def _listed(value: Any, n: int) -> list[Any]:

@@ -34,7 +34,15 @@ from meshlab.comm._backend import (
 )
 from meshlab.comm._catalog import CATALOG, NATIVE
 from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer, multiply
-from meshlab.comm.backends._gloo_world import INSTALL, GlooWorld, first_line, load_torch, shared_store
+from meshlab.comm.backends._gloo_world import (
+    INSTALL,
+    GlooWorld,
+    first_line,
+    load_torch,
+    serve_store,
+    shared_store,
+    store_at,
+)
 
 # A rank that waits for a collective returns to Python this often, for interrupts, aborts and other libraries.
 _SLICE = timedelta(milliseconds=50)
@@ -59,9 +67,9 @@ def check_installed() -> None:
     check_packages("gloo", INSTALL)
 
 
-def unique_id() -> bytes:
-    """Return an empty id: the ranks find each other through a store."""
-    return b""
+def unique_id(peers: Sequence[str] | None = None) -> bytes:
+    """Return the address of a store in which the ranks find each other, or an empty id if they have a file for that."""
+    return b"" if peers is None else serve_store(peers)
 
 
 def load() -> None:
@@ -71,17 +79,20 @@ def load() -> None:
 
 
 def open_world(rendezvous: Rendezvous) -> GlooBackend:
-    """Open the communicator of all ranks, which meet in the file of the rendezvous, or over the world beside it."""
+    """Open the communicator of all ranks, which meet in a file, in the store of rank 0, or over the world beside it."""
     check_installed()
     store: Any
     interface: str | None
     if rendezvous.store_file is not None:
         store, interface = load_torch().distributed.FileStore(rendezvous.store_file, rendezvous.size), None
+    elif rendezvous.unique_id:
+        store, interface = store_at(rendezvous.unique_id)
     elif rendezvous.beside is not None:
         store, interface = shared_store(rendezvous.beside)
     else:
         raise CommunicatorError("the ranks of Gloo need a file or another world to find each other")
-    world = GlooWorld(store, interface, rendezvous.while_waiting or (lambda: None))
+    is_interruptible = bool(rendezvous.unique_id)  # for engines that another process started, which nobody replaces
+    world = GlooWorld(store, interface, rendezvous.while_waiting or (lambda: None), is_interruptible)
     return GlooBackend(world, "world/", rendezvous.rank, rendezvous.size)
 
 

@@ -1,4 +1,4 @@
-"""The rendezvous and the connections of the ranks of Gloo. Only this module imports torch."""
+"""The rendezvous and the connections of the ranks of Gloo. Only this module and `_torch_kernels` import torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import ipaddress
 import os
 import socket
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from meshlab.comm._communicator import Communicator
 
 # Gloo gives up a call after this time, and closes its connections. It is longer than any deadline of the client.
 _TIMEOUT = timedelta(days=1)
+
+_POLL_S = 0.002  # interval at which ranks look for others
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _MOST_ADDRESSES = 16  # of a host, that it offers to the others
@@ -178,6 +181,28 @@ def shared_store(beside: Backend) -> tuple[Any, str | None]:
     return store, interface
 
 
+_served: dict[bytes, Any] = {}
+"""The stores that this process serves, by their ids, until it opens its world."""
+
+
+def serve_store(peers: Sequence[str]) -> bytes:
+    """Serve a store for ranks on this host, and on hosts with the addresses `peers`. Return its address as an id."""
+    address = _reachable_address(peers) if peers else "127.0.0.1"
+    store, port = _serve_store(address)
+    unique_id = f"{address}:{port}".encode()
+    _served[unique_id] = store
+    return unique_id
+
+
+def store_at(unique_id: bytes) -> tuple[Any, str | None]:
+    """Return the store that has an id, and this rank's network interface, or None if all ranks are on one host."""
+    address, _, port = unique_id.decode().rpartition(":")
+    store = _served.pop(unique_id, None)
+    if store is None:
+        store = load_torch().distributed.TCPStore(address, int(port), is_master=False, wait_for_workers=False)
+    return store, None if ipaddress.IPv4Address(address).is_loopback else _interface_to(address)
+
+
 def _host_number() -> int:
     """Return a number that differs between hosts. Containers of different hosts may have the same name."""
     try:
@@ -195,6 +220,8 @@ class GlooWorld:
     # None if all ranks are on this host. Gloo then uses only the loopback device.
     interface: str | None
     while_waiting: Callable[[], object]
+    # Whether a rank that waits for others to open a group can be interrupted, which torch itself does not allow.
+    is_interruptible: bool = False
 
     def connect(self, prefix: str, rank: int, size: int) -> Any:
         """Return a new process group. All its ranks must call this with the same prefix."""
@@ -208,13 +235,24 @@ class GlooWorld:
             else:
                 device = groups.create_device(interface=self.interface)
             options._devices = [device]
-            return groups(distributed.PrefixStore(prefix, self.store), rank, size, options)
+            store = distributed.PrefixStore(prefix, self.store)
+            if self.is_interruptible:
+                self._meet(store, rank, size)
+            return groups(store, rank, size, options)
         except RuntimeError as error:
             way = "" if self.interface is None else f" over {self.interface}"
             raise CommunicatorError(
                 f"Gloo cannot connect the {size} ranks{way}: {first_line(error)}",
                 hint="" if self.interface is None else f"set {_INTERFACE} to the network interface of the hosts",
             ) from error
+
+    def _meet(self, store: Any, rank: int, size: int) -> None:
+        """Wait until all ranks of a group are about to open it."""
+        store.set(f"here {rank}", "")
+        ranks = [f"here {other}" for other in range(size)]
+        while not store.check(ranks):
+            self.while_waiting()
+            time.sleep(_POLL_S)
 
 
 def first_line(error: BaseException) -> str:

@@ -56,9 +56,26 @@ def load() -> None:
     load_libraries().cupy.cuda.runtime.getDeviceCount()
 
 
-def unique_id() -> bytes:
+def unique_id(peers: Sequence[str] | None = None) -> bytes:
     """Return a new unique id, which all ranks of a world must share."""
     return bytes(load_libraries().nccl.get_unique_id())
+
+
+def visible_devices() -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the unique names of the GPUs of this process, in CUDA's order, and the versions of NCCL and the driver."""
+    cupy, nccl, *_ = load_libraries()
+    runtime = cupy.cuda.runtime
+    try:
+        names = tuple(_unique_name(runtime, index) for index in range(runtime.getDeviceCount()))
+        driver = _cuda_version(runtime.driverGetVersion())
+    except Exception as error:
+        raise explain_failure("initialise CUDA", error) from error
+    return names, {"NCCL": str(nccl.get_version().libnccl.version), "CUDA driver": driver}
+
+
+def _unique_name(runtime: Any, index: int) -> str:
+    # Parts of a GPU (MIG) have the address of the whole, but names of their own.
+    return bytes(runtime.getDeviceProperties(index)["uuid"]).hex() or str(runtime.deviceGetPCIBusId(index))
 
 
 def open_world(rendezvous: Rendezvous) -> NcclBackend:

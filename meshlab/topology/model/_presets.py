@@ -585,6 +585,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             source="CSCS documentation of Alps (4 × GH200 and 4 Slingshot NICs of 200 Gb/s per node); "
             "its dragonfly network is drawn as one level",
         ),
+        **_MORE,
         "superpod-h100": replace(_DGX_H100, title="DGX SuperPOD H100"),
         "superpod-b200": replace(_DGX_B200, title="DGX SuperPOD B200"),
         "tapered-h100": replace(
@@ -593,7 +594,6 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             fabric=Fabric(leaf=2, pod=384, taper=7.0, kind="Ethernet"),
             source="Meta's 24,576 GPUs on RoCE: racks of 16, pods of 3,072, 1:7 above (Llama 3 paper, section 3.3.1)",
         ),
-        **_MORE,
     }
 )
 """The machines that `preset` can build, by name."""

@@ -170,7 +170,7 @@ def test_preset_has_the_size_of_the_machine() -> None:
     assert {preset(name).n_nodes for name in PRESETS if name not in racks} == {1}
 
 
-@pytest.mark.parametrize("name", list(PRESETS)[list(PRESETS).index("dgx-b300") :])
+@pytest.mark.parametrize("name", list(PRESETS)[list(PRESETS).index("dgx-b300") : list(PRESETS).index("superpod-h100")])
 def test_sources_name_the_facts_of_gpus_nics_cpus_and_network(name: str) -> None:
     source = PRESETS[name].source
     if name.startswith("hgx"):

@@ -1,0 +1,306 @@
+"""Ranks that `launch` starts on several hosts: how they start, what it reports before, and that nothing is left."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts.network import HostError, Hosts, end_tree, wait_until
+from tests.hosts.slurm import Slurm
+from tests.hosts.sshd import accept_keys, refuse_keys
+
+pytestmark = pytest.mark.long
+
+LAUNCH = """
+import sys
+import meshlab as ml
+
+hosts, n, options = eval(sys.argv[1]), int(sys.argv[2]), eval(sys.argv[3])
+try:
+    with ml.launch(n, hosts=hosts, **options) as engines:
+        print([(info.rank, info.host) for info in engines.ranks])
+        print("sums", engines.run(lambda comm: comm.all_reduce(comm.xp.ones(1)).item())["value"].tolist(), flush=True)
+        engines.run(lambda comm: print("word-of-rank", comm.rank))
+        for line in sys.stdin:
+            try:
+                print(eval(line), flush=True)
+            except ml.errors.EngineError as error:
+                print("error:", error.message, flush=True)
+except ml.errors.EngineError as error:
+    print("error:", error.message, "|", error.hint)
+"""
+
+PLACES = "[(0, 'h1'), (1, 'h1'), (2, 'h2'), (3, 'h2')]"
+
+
+class Client:
+    """A process on the login host that has launched ranks, and evaluates lines."""
+
+    def __init__(self, hosts: Hosts, choice: object, n: int = 4, **options: Any) -> None:
+        options = {"folder": str(hosts.shared / "runs"), "timeout_s": 40.0} | options
+        self.process = hosts["login"].start(
+            [sys.executable, "-c", LAUNCH, repr(choice), str(n), repr(options)], stdin=-1
+        )
+        assert self.process.stdout is not None
+        self.lines = self.process.stdout
+
+    def expect(self, pattern: str) -> str:
+        for line in self.lines:
+            if re.search(pattern, line):
+                return line
+        assert self.process.stderr is not None
+        raise AssertionError(self.process.stderr.read())
+
+    def evaluate(self, expression: str) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write(expression + "\n")
+        self.process.stdin.flush()
+        return self.lines.readline()
+
+    def close(self) -> str:
+        output, errors = self.process.communicate(timeout=60)
+        return output + errors
+
+
+@pytest.fixture
+def launch(ssh: Hosts) -> Iterator[Callable[..., Client]]:
+    shutil.rmtree(ssh.shared / "runs", ignore_errors=True)  # of a test that has failed
+    clients: list[Client] = []
+
+    def start(choice: object, n: int = 4, **options: Any) -> Client:
+        clients.append(Client(ssh, choice, n, **options))
+        return clients[-1]
+
+    yield start
+    for client in clients:
+        end_tree(client.process)
+
+
+def leftovers(hosts: Hosts) -> list[str]:
+    """Return what runs of meshlab have left on the hosts: processes, shared memory and temporary files."""
+    remaining = []
+    for name, host in hosts.items():
+        remaining += [f"{name}: {line}" for line in host.processes() if re.search("python|mpiexec|hydra|srun", line)]
+        for folder in ("/dev/shm", "/tmp"):
+            files = host.run(["ls", folder], check=True).stdout.split()
+            remaining += [f"{name}: {folder}/{file}" for file in files if re.search("meshlab|mpi|hydra|ucx|ofi", file)]
+    runs = hosts.shared / "runs"
+    return remaining + ([f"shared: {path.name}" for path in runs.iterdir()] if runs.is_dir() else [])
+
+
+def assert_nothing_is_left(hosts: Hosts) -> None:
+    try:
+        wait_until(lambda: not leftovers(hosts), 40)
+    except HostError:
+        raise AssertionError("\n".join(leftovers(hosts))) from None
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        pytest.param("slurm --nodes=2", marks=pytest.mark.full),
+        pytest.param(["h1", "h2"], marks=pytest.mark.full),
+        "ssh:h[1-2]",
+    ],
+)
+def test_ranks_start_on_two_hosts_encrypted_and_leave_nothing(
+    ssh: Hosts, slurm: Slurm, launch: Callable[..., Client], choice: object, tmp_path: Path
+) -> None:
+    with ssh.capture(tmp_path / "packets", "tcp"):
+        client = launch(choice)
+        assert client.expect("h1").strip() == PLACES
+        assert client.expect("sums").strip() == "sums [4.0, 4.0, 4.0, 4.0]"
+        assert client.evaluate("engines.client.curve_serverkey is not None").strip() == "True"
+        client.close()
+    assert client.process.returncode == 0
+    assert b"word-of-rank" not in (tmp_path / "packets").read_bytes()
+    assert_nothing_is_left(ssh)
+    assert not slurm.jobs()
+
+
+def test_in_an_allocation_the_ranks_use_its_hosts_without_a_queue(ssh: Hosts, slurm: Slurm) -> None:
+    options = repr({"folder": str(ssh.shared / "runs")})
+    command = [sys.executable, "-c", LAUNCH, "'slurm'", "4", options]
+    done = ssh["login"].run(["salloc", "-N2", "-n4", *command])
+    assert PLACES in done.stdout, done.stdout + done.stderr
+    assert "sums [4.0, 4.0, 4.0, 4.0]" in done.stdout
+    assert_nothing_is_left(ssh)
+    assert not slurm.jobs()
+
+
+def test_ranks_start_again_after_one_has_ended(ssh: Hosts, launch: Callable[..., Client]) -> None:
+    client = launch(["h1", "h2"])
+    client.expect("sums")
+    text = client.evaluate("engines.run(lambda comm: comm.rank == 3 and __import__('os')._exit(3))")
+    assert re.match(r"error: rank 3 \(process \d+ on h2\) ended while running", text)
+    assert client.evaluate("engines.restart()").strip() == "None"
+    assert client.evaluate("engines.run(lambda comm: comm.rank)['value'].tolist()").strip() == "[0, 1, 2, 3]"
+    client.close()
+    assert_nothing_is_left(ssh)
+
+
+def test_the_queue_is_visible_and_an_interrupt_cancels_the_job(ssh: Hosts, slurm: Slurm) -> None:
+    ssh["login"].run(["sbatch", "-N3", "--exclusive", "--job-name=other", "--wrap", "sleep 300"], check=True)
+    wait_until(lambda: any("other RUNNING" in job for job in slurm.jobs()))
+    file = ssh.shared / "start_in_queue.py"
+    folder = str(ssh.shared / "runs")
+    file.write_text(f"import meshlab as ml\nml.launch(4, hosts='slurm --nodes=2', folder={folder!r}, timeout_s=20)\n")
+    log = ssh.shared / "queue.log"
+    # `script` is a terminal, which turns the character of Ctrl-C into a signal.
+    client = ssh["login"].start(["script", "-qfc", f"{sys.executable} {file}", str(log)], stdin=-1)
+    try:
+        wait_until(lambda: log.exists() and "waits in the queue" in log.read_text(errors="replace"), 40)
+        assert any("meshlab PENDING" in job for job in slurm.jobs())
+        assert client.stdin is not None
+        client.stdin.write("\x03")
+        client.stdin.flush()
+        client.communicate(timeout=30)
+    finally:
+        end_tree(client)
+    text = log.read_text(errors="replace")
+    assert re.search(r"(?s)job \d+ of Slurm waits in the queue \(\w+\) for .*\ss; an interrupt cancels it", text)
+    assert "KeyboardInterrupt" in text, text
+    assert not any("meshlab" in job for job in slurm.jobs())
+    assert_nothing_is_left(ssh)
+
+
+def test_a_site_replaces_the_script_of_the_job(ssh: Hosts, slurm: Slurm, tmp_path: Path) -> None:
+    folder = ssh.shared / "templates"
+    folder.mkdir()
+    printed = ssh["login"].run(["meshlab", "launch", "--print", "slurm"], check=True).stdout
+    (folder / "slurm.sh").write_text(printed.replace("--job-name=meshlab", "--job-name=ours --nodes=2"))
+    options = repr({"folder": str(ssh.shared / "runs")})
+    client = ssh["login"].start(
+        [sys.executable, "-c", LAUNCH, "'slurm'", "4", options], env={"MESHLAB_TEMPLATES": str(folder)}, stdin=-1
+    )
+    try:
+        assert client.stdout is not None
+        assert client.stdout.readline().strip() == PLACES
+        assert any("ours RUNNING" in job for job in slurm.jobs())
+        client.communicate(timeout=60)
+    finally:
+        end_tree(client)
+    (folder / "slurm.sh").write_text("#!/bin/sh\nexec srun {programm}\n")
+    failed = ssh["login"].run(["meshlab", "launch", "--print", "slurm"], env={"MESHLAB_TEMPLATES": str(folder)})
+    assert failed.returncode == 2
+    assert "slurm.sh has the unknown field {programm}; choose among n, log, options, program" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("choice", "options", "text"),
+    [
+        (["h1", "h9"], {}, "h9 cannot be reached over ssh: Could not resolve hostname h9: "),
+        (["h9"], {}, "no address of h9 is known here"),
+        (["h1", "h2"], {"folder": "/tmp/only-here"}, "h1 does not see the folder /tmp/only-here/meshlab-"),
+        (["h1", "h2", "h3", "login", "h2"], {}, "hosts contains h2 twice"),
+        (["h1", "-oProxyCommand=x"], {}, "'-oProxyCommand=x' is not a host name"),
+        ("slrum", {}, "unknown hosts 'slrum' (did you mean 'slurm'?)"),
+        ("slurm --partition=none", {}, "Slurm rejects the job: Batch job submission failed: Invalid partition name"),
+        ("slurm --constraint=x", {}, "Slurm rejects the job: Batch job submission failed: Invalid feature"),
+        ("slurm --nodes=2", {"folder": "/tmp/only-here"}, "before the ranks were ready"),
+    ],
+)
+def test_a_bad_choice_of_hosts_is_one_sentence_and_nothing_is_left(
+    ssh: Hosts, slurm: Slurm, launch: Callable[..., Client], choice: object, options: dict[str, Any], text: str
+) -> None:
+    output = launch(choice, **options).close()
+    assert output.startswith("error:"), output
+    assert output.count("\n") == 1, output
+    assert text in output
+    assert_nothing_is_left(ssh)
+    assert not slurm.jobs()
+
+
+def test_a_refused_key_is_reported(ssh: Hosts, launch: Callable[..., Client]) -> None:
+    refuse_keys(ssh)
+    try:
+        output = launch(["h1", "h2"]).close()
+    finally:
+        accept_keys(ssh)
+    assert "error: h1 cannot be reached over ssh:" in output
+    assert "Permission denied (publickey)., and 1 more host" in output
+    assert_nothing_is_left(ssh)
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        (Path("meshlab/base/_version.py"), "h2 has meshlab 0.0.7, and not "),
+        (Path("meshlab/base/__init__.py"), "of h2 cannot import meshlab"),
+    ],
+)
+@pytest.mark.parametrize("choice", [["h1", "h2"], "slurm --nodes=2"])
+def test_another_environment_of_a_host_is_reported(
+    ssh: Hosts, slurm: Slurm, launch: Callable[..., Client], choice: object, target: Path, text: str, tmp_path: Path
+) -> None:
+    from tests.hosts.network import ROOT
+
+    other = ssh.shared / "other.py"
+    other.write_text('__version__ = "0.0.7"\n' if "version" in target.name else 'raise ImportError("no")\n')
+    ssh["h2"].run(["mount", "--bind", str(other), str(ROOT / target)], check=True)
+    try:
+        output = launch(choice).close()
+    finally:
+        ssh["h2"].run(["umount", str(ROOT / target)], check=True)
+    assert text in output
+    assert output.count("\n") == 1
+    assert_nothing_is_left(ssh)
+    assert not slurm.jobs()
+
+
+def test_a_host_without_the_interpreter_is_reported(ssh: Hosts, launch: Callable[..., Client]) -> None:
+    empty = ssh.shared / "empty"
+    empty.mkdir(exist_ok=True)
+    prefix = Path(sys.executable).parent
+    ssh["h2"].run(["mount", "--bind", str(empty), str(prefix)], check=True)
+    try:
+        output = launch(["h1", "h2"]).close()
+    finally:
+        ssh["h2"].run(["umount", str(prefix)], check=True)
+    assert f"error: h2 has no {sys.executable}" in output
+    assert_nothing_is_left(ssh)
+
+
+def test_an_address_that_the_hosts_do_not_reach_is_named(ssh: Hosts) -> None:
+    options = repr({"folder": str(ssh.shared / "runs")})
+    done = ssh["login"].run(
+        [sys.executable, "-c", LAUNCH, "['h1', 'h2']", "4", options], env={"MESHLAB_ADDRESS": "127.0.0.1"}
+    )
+    assert "h1 does not reach the client at 127.0.0.1: Connection refused" in done.stdout
+    assert "set MESHLAB_ADDRESS to the address of this host in their network" in done.stdout
+    assert_nothing_is_left(ssh)
+
+
+@pytest.mark.parametrize("choice", [["h1", "h2"], "slurm --nodes=2"], ids=["ssh", "slurm"])
+@pytest.mark.parametrize("victim", ["client", "controller", "step", "link"])
+def test_nothing_is_left_after_a_fault(
+    ssh: Hosts, slurm: Slurm, launch: Callable[..., Client], choice: object, victim: str
+) -> None:
+    client = launch(choice, deadline_s=10.0)
+    client.expect("sums")
+    login = ssh["login"]
+    if victim == "client":
+        login.run(["pkill", "-KILL", "-f", "hosts, n, options = eval"], check=True)
+    elif victim == "controller":
+        login.run(["pkill", "-KILL", "-f", "_lifeline controller"], check=True)
+    elif victim == "step":
+        ssh["h2"].run(["pkill", "-KILL", "-f", "^slurmstepd|hydra_pmi_proxy"], check=True)
+    else:
+        ssh["h2"].set_link("down")
+    if victim != "client":
+        text = client.evaluate("engines.run(lambda comm: comm.all_reduce(comm.xp.ones(1)).item())['value'].tolist()")
+        # Ranks whose proxy or step was killed can still reach each other.
+        assert text.startswith("error:") or victim == "step", text
+        if victim == "link":
+            assert "h2 does not answer: ranks 2, 3" in text
+        client.close()
+    wait_until(lambda: not [line for line in leftovers(ssh) if not line.startswith("shared")], 60)
+    ssh["h2"].set_link("up")
+    assert_nothing_is_left(ssh)
+    wait_until(lambda: not slurm.jobs(), 40)
