@@ -48,8 +48,8 @@ _OF_CLASS = (0.8, 0.6)  # what groups on one class of machine share
 _TREND, _TREND_OF_FABRIC = 0.05, 0.12  # per doubling of the domains
 _OF_SOURCE = 0.15  # what the curves of one source share
 _NOISE = 0.25  # what a curve does not share
-# Its growth per doubling of the domains beyond two, by log2 of the size. Contention hits large messages: a job shares the
-# network with others.
+# Its growth per doubling of the domains beyond two, by log2 of the size. Contention hits large messages: a job shares
+# the network with others.
 _NOISE_TREND = ((24, 28), (0.4, 2.0))
 _OTHER_COLLECTIVE = 0.25  # correlation of two collectives
 _OTHER_GENERATION, _OTHER_CAPABILITY = 0.3, 0.8  # correlation of two GPUs: of other generations, and within one
