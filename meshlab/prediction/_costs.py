@@ -416,7 +416,7 @@ def _least_ns(links: GroupLinks, collective: str, network: Floats, gbs: Floats) 
         most[:, NVLS] = np.where(links.domains > 1, np.maximum(most[:, NVLS], law), law)
         most[:, NVLS_TREE] = np.minimum(tree, law)
     with np.errstate(divide="ignore"):
-        return np.where(most > 0, 1 / most, 0.0)
+        return np.asarray(np.where(most > 0, 1 / most, 0.0))
 
 
 def _tree_sends(links: GroupLinks) -> Floats:
@@ -519,7 +519,7 @@ def _channels_per_peer(links: GroupLinks, graphs: Graphs) -> Ints:
 
 
 def _least_channels(links: GroupLinks, channels: Ints) -> Floats:
-    """Return `Prices.channel`. All peers of a rank must fit into one round, so many ranks leave few channels to each."""
+    """Return `Prices.channel`: all peers of a rank fit into one round, so many ranks leave few channels to each."""
     least = np.exp2(np.floor(np.log2(np.maximum(channels / links.n_ranks, 1))))
     is_inside = (links.domains == 1) & links.inner_is_nvlink & links.is_switched
     ns = np.where(is_inside, 1 / _LINK_GBS[generation(links.compute_capability)], 0.0)

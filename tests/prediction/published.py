@@ -245,24 +245,27 @@ def network_of(links: GroupLinks) -> str:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Draw predicted over measured times, without published runs and with those of other sources."""
-    figure = Figure((11, 5), layout="constrained")
-    panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    titles = {"formula_us": "formula alone", "predicted_us": "with the published runs of all other sources"}
-    for ax, (column, title) in zip(panels, titles.items(), strict=True):
-        for number, (network, part) in enumerate(rows.groupby("network")):
-            ax.loglog(
-                part["time_us"], part[column], "os^vD<>p"[number], markersize=3.5, alpha=0.5, markeredgewidth=0,
-                label=network,
-            )  # fmt: skip
-        ends = np.array([5, 3e5])
-        ax.plot(ends, ends, color="gray", linewidth=1)
+    """Draw predicted against measured times by network, without published runs and with those of other sources."""
+    figure = Figure((11, 5.6), layout="constrained")
+    names = ["NVSwitch", "NVLink", "InfiniBand", "RoCE", "EFA", "TCPXO", "Slingshot"]
+    panels = figure.subplots(2, 4, sharex=True, sharey=True).ravel()
+    ends = np.array([3, 2e6])
+    for ax, name in zip(panels, names, strict=False):
+        part = rows[rows["network"] == name]
+        style = {"markersize": 3, "alpha": 0.5, "markeredgewidth": 0}
+        ax.loglog(part["time_us"], part["formula_us"], "s", color="0.6", label="formula alone", **style)
+        ax.loglog(
+            part["time_us"], part["predicted_us"], "o", color="#0072b2", label="with runs of other sources", **style
+        )
+        ax.plot(ends, ends, color="black", linewidth=0.8)
         for factor in (0.5, 2):
-            ax.plot(ends, factor * ends, color="gray", linewidth=0.8, linestyle=":")
-        ax.set_title(title, loc="left")
-        ax.set_xlabel("measured time, µs")
-    panels[0].set_ylabel("predicted time, µs")
-    panels[0].legend(markerscale=2, frameon=False)
+            ax.plot(ends, factor * ends, color="black", linewidth=0.6, linestyle=":")
+        ax.set_title(f"{name}: {part['curve'].nunique()} curves", loc="left", fontsize=10)
+    panels[-1].axis("off")
+    panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center left", markerscale=2, frameon=False)
+    panels[-1].text(0, 0.3, "dotted: a factor of two", transform=panels[-1].transAxes)
+    figure.supxlabel("measured time, µs")
+    figure.supylabel("predicted time, µs")
     return figure
 
 
