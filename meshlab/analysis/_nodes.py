@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -79,6 +80,12 @@ class Limits:
     latency: float
     transfer: float
     least_us: float  # a smaller difference does not count
+    suspicion: float = math.inf  # the factor of a first measurement, after which a second one decides, if it is smaller
+
+    @property
+    def of_first(self) -> Limits:
+        """The limits of a first measurement."""
+        return replace(self, latency=min(self.latency, self.suspicion), transfer=min(self.transfer, self.suspicion))
 
     def most(self, usual_us: float, factor: float) -> float:
         """Return the longest time that is not slow if the usual one takes `usual_us`."""
@@ -87,7 +94,7 @@ class Limits:
 
 # On a CPU, ranks wait for cores for about a time slice, so that only the fastest batches are comparable, and only large
 # differences count.
-CPU_LIMITS = Limits("min_us", 4.0, 4.0, 1000.0)
+CPU_LIMITS = Limits("min_us", 3.0, 3.0, 1000.0, 2.0)
 # Paths through more switches take longer, but each host has a neighbour.
 GPU_LIMITS = Limits("time_us", 1.5, 1.25, 5.0)
 
@@ -139,6 +146,10 @@ class Paths:
         """The longest time that is not slow."""
         return self.limits.most(self.reference, self.factor)
 
+    def fastest(self, other: Paths) -> Paths:
+        """Return the shorter times of two measurements, in which waits for a core are rarer than in each of them."""
+        return replace(self, times=np.fmin(self.times, other.times))
+
     def slow_parts(self) -> dict[SlowPart, float]:
         """Return the slow hosts, and the slow rails and paths of the others, each with its time."""
         most = self.most
@@ -150,13 +161,15 @@ class Paths:
         of_rail = _least(np.where(is_fine, self.times, np.nan), 2)
         slow_rails = (of_rail > most) & (len(self.times) > 1) & (len(self.hosts) >= _FEWEST)
         parts |= {SlowPart((self.hosts[h],), int(rail)): float(of_rail[rail, h]) for rail, h in np.argwhere(slow_rails)}
-        kept = np.where(slow_rails[:, :, None] | slow_rails[:, None, :] | ~is_fine, np.nan, self.times)
+        others = np.where(slow_rails[:, :, None] | slow_rails[:, None, :] | ~is_fine, np.nan, self.times)
+        # Of many paths, some take far longer than the fastest ones by chance, so that their middle decides.
+        most = self.limits.most(_lower_median(others), self.factor)
         with np.errstate(invalid="ignore"):
-            found = [(rail, a, b) for rail, a, b in np.argwhere(kept > most) if a < b]
-        rails = {(a, b): [rail for rail, *ends in found if tuple(ends) == (a, b)] for _, a, b in found}
+            slow_paths = [(rail, a, b) for rail, a, b in np.argwhere(others > most) if a < b]
+        rails = {(a, b): [rail for rail, *ends in slow_paths if tuple(ends) == (a, b)] for _, a, b in slow_paths}
         for (a, b), of_path in rails.items():
             rail = int(of_path[0]) if len(of_path) == 1 and len(self.times) > 1 else None
-            parts[SlowPart((self.hosts[a], self.hosts[b]), rail)] = float(np.nanmax(kept[:, a, b]))
+            parts[SlowPart((self.hosts[a], self.hosts[b]), rail)] = float(np.nanmax(others[:, a, b]))
         return parts
 
 
@@ -169,7 +182,7 @@ def paths_between(
     index = {host: number for number, host in enumerate(names)}
     n_rails = max(local_ranks) + 1
     sizes = sorted(int(size) for size in rows["size_bytes"].dropna().unique())
-    found = []
+    by_size = []
     for size in sizes:
         times = np.full((n_rails, len(names), len(names)), np.nan)
         of_size = rows[rows["size_bytes"] == size]
@@ -179,8 +192,8 @@ def paths_between(
                 time = np.fmin(times[rail, first, second], float(time_us))
                 times[rail, first, second] = times[rail, second, first] = time
         factor = limits.latency if size == sizes[0] and len(sizes) > 1 else limits.transfer
-        found.append(Paths(size, names, times, factor, limits))
-    return [paths for paths in found if np.isfinite(paths.times).any()]
+        by_size.append(Paths(size, names, times, factor, limits))
+    return [paths for paths in by_size if np.isfinite(paths.times).any()]
 
 
 def slow_parts(paths: Sequence[Paths]) -> dict[SlowPart, list[tuple[Paths, float]]]:
@@ -193,12 +206,12 @@ def slow_parts(paths: Sequence[Paths]) -> dict[SlowPart, list[tuple[Paths, float
     return {part: times for part, times in parts.items() if part.is_host or slow_hosts.isdisjoint(part.hosts)}
 
 
-def describe_part(part: SlowPart, times: Sequence[tuple[Paths, float]]) -> str:
+def describe_slowness(part: SlowPart, times: Sequence[tuple[Paths, float]]) -> str:
     """Describe how slow a part is, at the size at which it is the slowest."""
     paths, time_us = max(times, key=lambda item: item[1] / item[0].reference)
-    others = f"{time_us / paths.reference:.3g} times as long as on the others ({format_time_us(paths.reference)})"
-    subject = "messages to every other host" if part.is_host else "messages"
-    return f"{part}: {subject} of {format_size(paths.size_bytes)} take {format_time_us(time_us)}, {others}"
+    others = " to every other host" if part.is_host else ""
+    usual = f"{time_us / paths.reference:.3g} times as long as elsewhere ({format_time_us(paths.reference)})"
+    return f"{format_size(paths.size_bytes)} messages{others} take {format_time_us(time_us)}, {usual}"
 
 
 def times_alone(results: pd.DataFrame, mesh: DeviceMesh, hosts: Sequence[str], limits: Limits) -> dict[str, float]:
@@ -249,20 +262,20 @@ def compare_nodes(
     """Return the verdicts with the times between the hosts, at the size at which a part is the slowest."""
     if not paths:
         return NodeComparison(tuple(verdicts))
-    shown = paths[-1]
+    drawn = paths[-1]
     if parts:
         slowest = max(
             (item for times in parts.values() for item in times), key=lambda item: item[1] / item[0].reference
         )
-        shown = slowest[0]
+        drawn = slowest[0]
     names = ", ".join(map(str, list(parts)[:_MOST_NAMED])) + (" …" if len(parts) > _MOST_NAMED else "")
-    usual = format_time_us(shown.reference)
+    usual = format_time_us(drawn.reference)
     return NodeComparison(
         tuple(verdicts),
-        shown.hosts,
-        tuple(map(tuple, shown.best.tolist())),
-        shown.size_bytes,
-        tuple((int(a), int(b)) for a, b in np.argwhere(shown.best > shown.most)) if parts else (),
+        drawn.hosts,
+        tuple(map(tuple, drawn.best.tolist())),
+        drawn.size_bytes,
+        tuple((int(a), int(b)) for a, b in np.argwhere(drawn.best > drawn.most)) if parts else (),
         f"Slow: {names} (others {usual})" if parts else f"No host, rail or path is slow (best path {usual})",
     )
 

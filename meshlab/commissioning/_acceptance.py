@@ -14,11 +14,12 @@ import numpy as np
 from meshlab.analysis._nodes import (
     CPU_LIMITS,
     GPU_LIMITS,
+    Limits,
     NodeComparison,
     Paths,
     SlowPart,
     compare_nodes,
-    describe_part,
+    describe_slowness,
     node_verdicts,
     paths_between,
     slow_alone,
@@ -363,34 +364,38 @@ class _Acceptor:
 
     def _judge_fabric(self, run: RunData) -> _Judgement:
         """Fail if a host, a rail or a path between two hosts is slower than the others, in two measurements."""
-        paths, slow = self._slow_paths(run)
-        self._paths = paths
+        suspected = slow_parts(self._paths_in(run, self._limits.of_first))
+        self._paths = paths = self._paths_in(run, self._limits)
         if not paths:
             return "passed", ["No two ranks with the same index on their hosts were measured."]
         n_hosts = len(set(self._hosts))
         summary = f"Every two of {n_hosts} hosts exchanged messages{' on each rail' * (max(self._local_ranks) > 0)}."
         only = "Two hosts have one path, which cannot be compared with others." if n_hosts == 2 else ""
         sentences = [summary, *[only] * bool(only)]
-        if not slow:
+        if not suspected:
             return "passed", sentences
         try:
             repetition = self._bench(FABRIC_CONFIRMATION, run.plan)
             _wait(repetition)
         except MeshlabError as error:
-            return "failed", [f"{error.message}."]
-        again = self._slow_paths(repetition)[1]
-        self._slow = {part: times for part, times in slow.items() if part in again}
+            names = ", ".join(map(str, list(suspected)[:_MOST_NAMED]))
+            return "failed", [f"{error.message}.", f"In the measurement before, the slow parts were {names}."]
+        again = {of_size.size_bytes: of_size for of_size in self._paths_in(repetition, self._limits)}
+        self._paths = [
+            of_size.fastest(again[of_size.size_bytes]) if of_size.size_bytes in again else of_size for of_size in paths
+        ]
+        self._slow = slow_parts(self._paths)
         if not self._slow:
             return "passed", [*sentences, "What was slow was as fast as the others when it was measured again."]
-        texts = [describe_part(part, times) for part, times in list(self._slow.items())[:_MOST_NAMED]]
-        more = f" and {len(self._slow) - len(texts)} more" if len(self._slow) > len(texts) else ""
+        named = list(self._slow.items())[:_MOST_NAMED]
+        more = f" and {len(self._slow) - len(named)} more" if len(self._slow) > len(named) else ""
         verb = "is" if len(self._slow) == 1 else "are"
-        names = f"{', '.join(map(str, list(self._slow)[:_MOST_NAMED]))}{more}"
-        return "failed", [f"SLOW in two measurements {verb} {names}.", *(f"{text}." for text in texts)]
+        names = f"{', '.join(str(part) for part, _ in named)}{more}"
+        texts = [f"{part}: {describe_slowness(part, times)}." for part, times in named]
+        return "failed", [f"{names[:1].upper()}{names[1:]} {verb} SLOW in two measurements.", *texts]
 
-    def _slow_paths(self, run: RunData) -> tuple[list[Paths], dict[SlowPart, list[tuple[Paths, float]]]]:
-        paths = paths_between(run.results, self._hosts, self._local_ranks, self._limits)
-        return paths, slow_parts(paths)
+    def _paths_in(self, run: RunData, limits: Limits) -> list[Paths]:
+        return paths_between(run.results, self._hosts, self._local_ranks, limits)
 
     def _judge_nodes(self) -> _Finding:
         """Return a verdict on each host, from its own ranks, its paths to the others, and its hardware."""
@@ -398,7 +403,8 @@ class _Acceptor:
         findings: dict[str, list[str]] = {}
         for part, times in self._slow.items():
             if len(part.hosts) == 1:
-                findings.setdefault(part.hosts[0], []).append(describe_part(part, times))
+                rail = "" if part.rail is None else f"rail {part.rail}: "
+                findings.setdefault(part.hosts[0], []).append(rail + describe_slowness(part, times))
         for host, ratio in slow.items():
             text = f"its own ranks take {ratio:.3g} times as long as those of the other hosts"
             findings.setdefault(host, []).append(text)
@@ -407,10 +413,12 @@ class _Acceptor:
                 findings.setdefault(host, []).append(finding.message)
         verdicts = node_verdicts(self._hosts, self._paths, alone, findings)
         self._nodes = compare_nodes(verdicts, self._paths, self._slow)
-        names = [f"{verdict.host} ({verdict.findings[0]})" for verdict in verdicts if verdict.outcome == "failed"]
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        if names:
-            return "failed", [f"{count(len(names), 'host')} failed: {', '.join(names[:_MOST_NAMED])}{more}."]
+        failed = [verdict for verdict in verdicts if verdict.outcome == "failed"]
+        if failed:
+            names = ", ".join(verdict.host for verdict in failed[:_MOST_NAMED])
+            more = f" and {len(failed) - _MOST_NAMED} more" if len(failed) > _MOST_NAMED else ""
+            texts = [f"{verdict.host}: {'; '.join(verdict.findings)}." for verdict in failed[:_MOST_NAMED]]
+            return "failed", [f"{count(len(failed), 'host')} failed: {names}{more}.", *texts]
         if not all(verdict.outcome == "passed" for verdict in verdicts):
             return _skipped("no host could be compared with the others.")
         compared = [*["among its own ranks"] * bool(alone), *["on its paths to the others"] * bool(self._paths)]

@@ -31,8 +31,8 @@ class _Extent:
     pairs: str
     sweep: str
     contention: str
-    fabric: str  # a small message and a large one
     sampling: str = "default"
+    fabric: str = "1K, 64M"  # a small message and a large one
     # A host whose messages are late also delays the barrier from which the ranks start, by as much as one of its
     # messages takes. In long batches this matters less. CUDA events on GPUs exclude it.
     fabric_sampling: Sampling | None = None
@@ -42,10 +42,10 @@ _LONG = Sampling(min_batches=6, max_batches=8, batch_us=50_000.0, max_s=1.0)
 
 # The size of contention is not one of the sweep, because one result must not be measured in two ways.
 _EXTENTS = {
-    ("cpu", False): _Extent("1M", "1K:4M*16", "512K", "1K, 1M", fabric_sampling=_LONG),
-    ("cpu", True): _Extent("256K", "1K:1M*32", "512K", "1K, 256K", "quick", _LONG),
-    ("gpu", False): _Extent("64M", "1K:16G*4", "128M", "1K, 64M"),
-    ("gpu", True): _Extent("64M", "1K:1G*32", "128M", "1K, 64M", "quick"),
+    ("cpu", False): _Extent("1M", "1K:4M*16", "512K", fabric="1K, 1M", fabric_sampling=_LONG),
+    ("cpu", True): _Extent("256K", "1K:1M*32", "512K", "quick", fabric="1K, 256K", fabric_sampling=_LONG),
+    ("gpu", False): _Extent("64M", "1K:16G*4", "128M"),
+    ("gpu", True): _Extent("64M", "1K:1G*32", "128M", "quick"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -287,7 +287,7 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     image = ax.imshow(goodness, cmap=QUANTITY, interpolation="nearest", aspect="equal", vmin=low, vmax=high)
     for i, j in np.argwhere(slow):
         ax.add_patch(Rectangle((j - 0.44, i - 0.44), 0.88, 0.88, fill=False, edgecolor=WRONG, linewidth=2))
-    _write(ax, values, image.cmap(image.norm(goodness)))
+    _write(ax, values, image.cmap(image.norm(goodness)), format_time_us if is_time else _short)
     _name_ends(ax, cells)
     color_bar(ax, image, lambda value: format_time_us(-value) if is_time else format_bandwidth(value))
     return ax
@@ -369,9 +369,9 @@ def matrix_verdict(cells: pd.DataFrame, values: Floats, slow: npt.NDArray[np.boo
     return f"Slow: {', '.join(named)}{more} (median {write(median)})"
 
 
-def _write(ax: Axes, values: Floats, colors: Any) -> None:
+def _write(ax: Axes, values: Floats, colors: Any, text: Callable[[float], str]) -> None:
     """Write the numbers into the cells if there is room."""
-    texts = [[_short(value) for value in row] for row in values]
+    texts = [[text(value) if np.isfinite(value) else "" for value in row] for row in values]
     widest = max(text_width(text, _POINTS) for row in texts for text in row if text)
     cell = min(axes_size(ax)) / len(values)
     if cell < widest + 6:
@@ -383,8 +383,6 @@ def _write(ax: Axes, values: Floats, colors: Any) -> None:
 
 
 def _short(value: float) -> str:
-    if not np.isfinite(value):
-        return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -38,7 +38,7 @@ def markdown_page(
         lines += ["", "## Measurements", ""]
     lines += [f"- **{answer.question}** {_marked(answer)}" for answer in content.answers] + [""]
     if content.nodes is not None:
-        lines += ["## Hosts", "", *gallery(drawn.nodes), *_rendered(content.nodes)]
+        lines += ["## Hosts", "", *_rendered(content.nodes), *gallery(drawn.nodes)]
     if content.caveats:
         lines += ["## Caveats", "", *(f"- {markdown_text(caveat)}" for caveat in content.caveats), ""]
     if content.machine:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -31,7 +33,7 @@ LIMIT = '[[limits]]\nmetric = "busbw_gbs"\ncollective = "all_reduce"\nat_least =
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Smaller messages and fewer batches: the tests are about the stages, not about times."""
     sampling: Any = ml.Sampling(min_batches=6, max_batches=8, max_s=0.02)
-    monkeypatch.setitem(planning._EXTENTS, ("cpu", True), planning._Extent("1K", "1K:4K*4", "2K", sampling))
+    monkeypatch.setitem(planning._EXTENTS, ("cpu", True), planning._Extent("1K", "1K:4K*4", "2K", sampling, "1K, 4K"))
 
 
 def accept(engines: ml.Engines, mesh: str | None = None, **options: Any) -> Any:
@@ -387,3 +389,89 @@ def test_the_command_on_mpi_ranks(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert ET.parse(tmp_path / "ci.xml").getroot()[0].get("failures") == "2"
     assert Run.load(folder / "sweep").user == ""
     assert main(["acceptance", "--resume", str(folder), "--ranks", "3"]) == 2
+
+
+@pytest.fixture
+def three_hosts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Six ranks that seem to run on three hosts."""
+    with ml.launch(6, backend="threads") as engines:
+        engines.ranks = tuple(replace(info, host=f"n{info.rank // 2}") for info in engines.ranks)
+        yield engines
+
+
+@pytest.fixture
+def plant_slow_host(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Replaces the times of messages, of which those of a host are slow in the given measurements."""
+
+    def plant(host: str, *which: int) -> None:
+        n_calls = 0
+        real = accepting.paths_between
+
+        def paths_between(results: pd.DataFrame, hosts: Any, *arguments: Any) -> Any:
+            nonlocal n_calls
+            n_calls += 1
+            ends = results[["src_rank", "dst_rank"]].fillna(0).astype(int)
+            is_slow = (ends.map(lambda rank: hosts[rank]) == host).any(axis=1) & (n_calls in which)
+            return real(results.assign(min_us=np.where(is_slow, 50_000.0, 100.0)), hosts, *arguments)
+
+        monkeypatch.setattr(accepting, "paths_between", paths_between)
+        monkeypatch.setattr(accepting, "slow_alone", lambda times, limits: {})
+
+    return plant
+
+
+@pytest.mark.full
+def test_a_slow_host_fails_alone_and_is_named_everywhere(
+    three_hosts: ml.Engines, faster: None, plant_slow_host: Any, tmp_path: Path
+) -> None:
+    plant_slow_host("n1", 1, 2, 3)
+    found = accept(three_hosts, out=tmp_path / "a")
+    assert found.mesh == ml.DeviceMesh(node=3, local=2)
+    assert (outcomes(found)["fabric"], outcomes(found)["nodes"], outcomes(found)["pairs"]) == (
+        "failed",
+        "failed",
+        "passed",
+    )
+    assert stage(found, "fabric").sentences[0] == "N1 is SLOW in two measurements."
+    assert stage(found, "nodes").sentences[0] == "1 host failed: n1."
+    assert found.nodes.set_index("host")["outcome"].to_dict() == {"n0": "passed", "n1": "failed", "n2": "passed"}
+    assert found.nodes["ranks"].tolist() == [(0, 1), (2, 3), (4, 5)]
+    suite = ET.fromstring(found.report().junit())[0]
+    cases = {case.get("name"): case[0].tag for case in suite if case.get("classname") == "meshlab.acceptance.nodes"}
+    assert cases == {"n0": "system-out", "n1": "failure", "n2": "system-out"}
+    report = found.report()
+    assert "<h2>Hosts</h2>" in report.html()
+    assert "Slow: n1" in report.html()
+    assert "| n1 | ✕ failed | 2, 3 |" in report.markdown()
+    hidden = found.report(redact=True).markdown()
+    assert "n1" not in hidden.replace("1 n", "")
+    again = accept(three_hosts, resume=tmp_path / "a")
+    assert set(again.runs) == set(found.runs)
+
+
+@pytest.mark.full
+def test_a_host_that_was_slow_once_passes(three_hosts: ml.Engines, faster: None, plant_slow_host: Any) -> None:
+    plant_slow_host("n1", 1, 2)
+    found = accept(three_hosts)
+    assert (outcomes(found)["fabric"], outcomes(found)["nodes"]) == ("passed", "passed")
+    assert "when it was measured again" in " ".join(stage(found, "fabric").sentences)
+
+
+def test_the_reason_for_a_mesh_is_given() -> None:
+    def reason(*hosts: str) -> str:
+        return planning.mesh_reason(machine_mesh(hosts), hosts)
+
+    assert reason("a", "a", "b", "b") == "there are 2 hosts with 2 ranks each"
+    assert reason("a", "a") == "all ranks are on one host"
+    assert reason("a", "b") == "there is one rank per host"
+    assert reason("a", "a", "b") == "the hosts have different numbers of ranks (a: 2, b: 1)"
+    assert "srun -m block or mpiexec -ppn 2" in reason("a", "b", "a", "b")
+
+
+def test_the_fabric_is_measured_on_the_axis_between_the_hosts() -> None:
+    block = ["a", "a", "b", "b"]
+    assert planning.fabric_axis(ml.DeviceMesh("node=2, local=2"), block) == "node"
+    assert planning.fabric_axis(ml.DeviceMesh("dp=2, tp=2"), ["a", "b", "a", "b"]) == "tp"
+    assert planning.fabric_axis(ml.DeviceMesh("all_ranks=4"), block) == "world"
+    assert planning.fabric_axis(ml.DeviceMesh("all_ranks=4"), ["a"] * 4) is None
+    assert planning.fabric_axis(ml.DeviceMesh("x=128"), ["a", "b"] * 64) is None

@@ -1,0 +1,70 @@
+"""The acceptance of a cluster of real hosts, one of which has a slow link, and of each node by itself."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.network import INTERFACE, Host, Hosts
+from tests.hosts.slurm import Slurm
+
+pytestmark = pytest.mark.long
+
+MPIEXEC = ["mpiexec", "-launcher", "ssh", "-hosts", "h1,h2,h3", "-n", "3", "-ppn", "1"]
+
+
+def accept(hosts: Hosts, out: Path) -> tuple[str, dict[str, str]]:
+    """Return the output of an acceptance of three hosts, and what JUnit has of each host."""
+    done = hosts["login"].run([*MPIEXEC, "meshlab", "acceptance", "--quick", "--out", str(out)])
+    assert done.returncode == 1, done.stderr  # on a CPU an acceptance is not decided at best
+    cases = ET.parse(out / "junit.xml").getroot().iter("testcase")
+    nodes = {
+        str(case.get("name")): case[0].tag for case in cases if case.get("classname") == "meshlab.acceptance.nodes"
+    }
+    return done.stdout, nodes
+
+
+@pytest.fixture
+def slow_host(ssh: Hosts) -> Iterator[Host]:
+    """The host h2, which sends at most 50 Mbit/s."""
+    host = ssh["h2"]
+    shape = ["tbf", "rate", "50mbit", "burst", "64kb", "latency", "500ms"]
+    host.run(["tc", "qdisc", "add", "dev", INTERFACE, "root", *shape], check=True)
+    yield host
+    host.run(["tc", "qdisc", "del", "dev", INTERFACE, "root"])
+
+
+def test_a_host_with_a_slow_link_is_named_and_no_other(ssh: Hosts, slow_host: Host) -> None:
+    out = ssh.shared / "slow"
+    output, nodes = accept(ssh, out)
+    assert nodes == {"h1": "system-out", "h2": "failure", "h3": "system-out"}
+    assert "FAILED: fabric and nodes. H2 is SLOW in two measurements." in output
+    assert "Slow: h2" in (out / "report.html").read_text()
+
+
+def test_no_host_is_named_without_a_slow_link(ssh: Hosts) -> None:
+    output, nodes = accept(ssh, ssh.shared / "fine")
+    assert set(nodes.values()) == {"system-out"}
+    assert "None of 3 hosts differs from the others on its paths to the others." in output
+
+
+def test_each_node_is_accepted_by_itself_without_mpi(hosts: Hosts, slurm: Slurm) -> None:
+    out = hosts.shared / "nodes"
+    command = ["meshlab", "acceptance", "--per-node", "--ranks", "2", "--quick", "--out", str(out)]
+    done = hosts["login"].run(["srun", "-N2", "-n2", *command])
+    lines = done.stdout.splitlines()
+    assert {line.split(": ")[0] for line in lines if ": ready" in line or "groups " in line} == {"h1", "h2"}
+    assert "0 of 2 nodes accepted" in lines  # on a CPU an acceptance is not decided at best
+    suites = ET.parse(out / "junit.xml").getroot()
+    assert sorted(str(suite.get("name")).split(":")[0] for suite in suites) == ["h1", "h2"]
+    assert all((out / host / "report.html").exists() for host in ("h1", "h2"))
+
+
+def test_ranks_start_in_a_task_of_srun_without_mpi(hosts: Hosts, slurm: Slurm) -> None:
+    out = hosts.shared / "task"
+    script = f"meshlab acceptance --ranks 2 --quick --out {out}-$(hostname)"
+    done = hosts["login"].run(["srun", "-N2", "-n2", "sh", "-c", script])
+    assert done.stdout.count("2 ranks · MPI on this CPU") == 2, done.stderr
