@@ -73,6 +73,40 @@ def test_named_choices_change_the_step(changes: dict[str, Any], is_faster: bool)
     assert (after.expected_s < before.expected_s) == is_faster
 
 
+def test_experts_on_few_hosts_send_fewer_copies() -> None:
+    """Of 8 experts on 8 hosts, a token reaches 8 (1 - (7/8)^8) hosts, and 4 (1 - (3/4)^8) if it is limited to 4."""
+    cluster, free = ml.preset("dgx-h100", nodes=8), ml.Job.preset("deepseek-v3", expert_hosts=None)
+
+    def seconds(job: ml.Job, mesh: str = "pp=1, dp=64", experts: str = "pp=1, edp=1, ep=64") -> float:
+        return ml.prediction.step_time(job, mesh, cluster, experts=experts).axis("ep").high_s
+
+    limited = free.replace(expert_hosts=4)
+    expected = 4 * (1 - (3 / 4) ** 8) / (8 * (1 - (7 / 8) ** 8))
+    assert seconds(limited) / seconds(free) == pytest.approx(expected, rel=0.05)
+    assert seconds(free.replace(expert_hosts=8)) == seconds(free)
+    assert seconds(free.replace(expert_hosts=1)) < seconds(free.replace(expert_hosts=2)) < seconds(limited)
+    inside = {"mesh": "pp=1, dp=64", "experts": "pp=1, edp=8, ep=8"}
+    assert seconds(limited, **inside) == seconds(free, **inside)
+
+
+def test_a_token_reaches_as_many_hosts_as_its_experts_need() -> None:
+    """Of 64 experts on 8 hosts, the 32 experts of a token are on at least 4 hosts."""
+    cluster = ml.preset("dgx-h100", nodes=8)
+    sizes: dict[str, Any] = {"experts": 64, "top_k": 32}
+    one, four, three = (
+        ml.prediction.step_time(
+            ml.Job.preset("deepseek-v3", expert_hosts=hosts, **sizes), "dp=64", cluster, experts="edp=1, ep=64"
+        ).axis("ep").high_s
+        for hosts in (1, 4, 3)
+    )  # fmt: skip
+    assert one == three == four
+
+
+def test_published_models_limit_the_hosts_of_a_token() -> None:
+    limits = {name: ml.Job.preset(name).expert_hosts for name in ml.prediction.MODELS}
+    assert {name: limit for name, limit in limits.items() if limit is not None} == {"deepseek-v3": 4}
+
+
 def test_weights_that_stay_gathered_need_memory_instead_of_a_gather() -> None:
     cluster, job = ml.preset("dgx-h100", nodes=2), ml.Job.preset("llama3-8b", zero=3)
     before, after = (ml.prediction.step_time(j, "dp=16", cluster) for j in (job, job.replace(reshard=False)))
@@ -138,7 +172,16 @@ def test_other_gpus_are_scaled_and_say_so(gpu: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("matmul", "int8"), ("software", "fast"), ("attention", "slow"), ("async_tp", 1), ("reshard", 0), ("offload", -1)],
+    [
+        ("matmul", "int8"),
+        ("software", "fast"),
+        ("attention", "slow"),
+        ("async_tp", 1),
+        ("reshard", 0),
+        ("offload", -1),
+        ("expert_hosts", 0),
+        ("expert_hosts", 2.5),
+    ],
 )
 def test_unknown_choices(field: str, value: Any) -> None:
     with pytest.raises(MeshError, match=field):
