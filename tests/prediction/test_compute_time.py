@@ -11,7 +11,7 @@ import pytest
 import meshlab as ml
 from meshlab.base._errors import MeshError
 from meshlab.prediction._compute_rates import measured_h200, rates_of_rows, scaled_rates
-from meshlab.prediction._step_range import step_range, step_rows
+from meshlab.prediction._step_range import layout_error, pair_errors, step_range, step_rows
 
 # Forward, backward and AdamW (bfloat16) in PyTorch 2.11 on one H200: hidden, layers, micro-batch, sequences, tokens,
 # software, and seconds per step.
@@ -201,6 +201,32 @@ def test_ranges_rest_on_published_steps_and_are_wider_without_them() -> None:
     assert step_range(mixture, "B200", "float8_e4m3fn").factor > at_home.factor
     errors = np.array([row.error for row in rows])
     assert np.median(np.abs(errors)) < 0.11  # of fits without the rows of the same model and source
+
+
+@pytest.mark.parametrize(("has_experts", "count"), [(False, 48), (True, 16)])
+def test_the_error_of_a_layout_covers_published_pairs(has_experts: bool, count: int) -> None:
+    """The ratio of two layouts has the errors of both. Pairs of models with experts are of different releases."""
+    pairs = pair_errors(has_experts=has_experts)
+    assert len(pairs) == count
+    spread = np.sqrt(2) * np.log(layout_error(has_experts=has_experts))
+    assert np.mean([pair.error <= spread for pair in pairs]) == pytest.approx(0.9, abs=0.05)
+    assert layout_error(has_experts=True) > layout_error(has_experts=False) > 1.1
+
+
+def test_the_error_of_a_layout_covers_pairs_of_a_source_that_is_left_out() -> None:
+    pairs = pair_errors(has_experts=False)
+    inside = []
+    for source in {pair.source for pair in pairs}:
+        spread = np.quantile([pair.error for pair in pairs if pair.source != source], 0.9)
+        inside += [pair.error <= spread for pair in pairs if pair.source == source]
+    assert 0.8 <= np.mean(inside) <= 0.96
+
+
+def test_steps_that_differ_in_the_micro_batch_have_errors_of_their_own() -> None:
+    cluster, job = ml.preset("dgx-h100", nodes=2), ml.Job.preset("llama3-8b")
+    one, two = (ml.prediction.step_time(job.replace(micro_batch=size), "dp=16", cluster) for size in (1, 2))
+    assert not two.ratio(one).is_decided
+    assert "on one layout and not on another" in two.ratio(one).cause
 
 
 def test_a_range_has_two_sides() -> None:
