@@ -393,6 +393,7 @@ class HostedSet(AttachedSet):
         self.kill()
         self._links, self._positions = None, None
         controller, self._controller, self._client = self._controller, None, None
+        self._views, self._engine_ids, self._infos = {}, [], ()  # those of the client that is closed
         reaper, self._reaper = self._reaper, None
         if reaper is not None:
             reaper.release()
