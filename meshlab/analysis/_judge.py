@@ -216,7 +216,9 @@ def judge(
         )
         rows = one_placement(expected)
         if not len(rows):
-            verdicts.append(unmeasured(_why_no_row(part.results), collective=part.collective, machine=machine.title))
+            names = part.results["collective"].dropna().unique().tolist()
+            reason = _why_no_row(part.results)
+            verdicts.append(unmeasured(reason, collective=", ".join(names) or None, machine=machine.title))
         verdicts += [verdict_of(row) for _, row in rows.iterrows()]
     return Judgement(tuple(verdicts), text)
 

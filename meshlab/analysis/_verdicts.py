@@ -165,8 +165,8 @@ def _sentence(row: Any, comparison: PublishedComparison, word: VerdictWord, size
     if word == "not known":
         return f"{start}{f' is {of_bound}' if of_bound else ''}: not known, because {comparison.reason}."
     if comparison.word is not None:
-        shares = " and ".join(filter(None, [_of_published(comparison), of_bound]))
-        return f"{start} is {shares}: {word}."
+        first, rest = _of_published(comparison)
+        return f"{start} is {' and '.join(filter(None, [first, of_bound]))}{rest}: {word}."
     band = predicted_range(row)
     predicted = (
         f"at least {format_bandwidth(_lowest_predicted(row))} is predicted"
@@ -191,19 +191,19 @@ def _lowest_predicted(row: Any) -> float:
     return float(row["busbw_gbs"] * row["time_us"] / row["predicted_us_hi"])
 
 
-def _of_published(comparison: PublishedComparison) -> str:
-    """Write the share of what published runs reach."""
+def _of_published(comparison: PublishedComparison) -> tuple[str, str]:
+    """Write the share of what published runs reach, and what follows the share of the bound."""
     count, busbw = len(comparison.runs), comparison.busbw_gbs
     if comparison.basis == "network":
         limit, lowest = comparison.nic_limit_gbs, comparison.low
-        return (
-            f"{_percent(busbw / limit)} of the line rate of the NICs ({_number(limit)}), of which three quarters of "
-            f"{count} published runs on other machines reach {_percent(lowest / limit)}"
+        others = (
+            f"three quarters of {count} published runs on other machines reach {_percent(lowest / limit)} of theirs"
         )
+        return f"{_percent(busbw / limit)} of the line rate of its NICs ({_number(limit)})", f", while {others}"
     span = format_range(_number(comparison.low), _number(comparison.high))
     where = " on other numbers of hosts" if comparison.basis == "hosts" else ""
     runs = f"the only published run{where} reaches" if count == 1 else f"{count} published runs{where} reach"
-    return f"{_percent(busbw / comparison.median)} of what {runs} ({span})"
+    return f"{_percent(busbw / comparison.median)} of what {runs} ({span})", ""
 
 
 def _percent(share: float) -> str:

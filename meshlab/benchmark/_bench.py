@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -172,6 +173,13 @@ def bench(
     check_fit(engines, mesh, plan)
     if earlier is not None:
         check_resumable(earlier, engines, mesh, plan)
+    if plan.launches > 1 and engines._rank_set.is_attached:
+        warnings.warn(
+            f"the {plan.launches} launches are new communicators on the same processes, which meshlab has not started "
+            "and cannot start again, so they do not show how much launches differ; repeat the run with new engines "
+            "for that",
+            stacklevel=2,
+        )
     return Run(engines, mesh, plan, deadline_s=deadline_s, resume=earlier, out=out, overwrite=overwrite)
 
 

@@ -88,9 +88,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 SEARCH = Command(
     "search",
     "find the best layouts of a training job on a cluster",
-    "Starts nothing. Considers all factorisations into pp, dp, cp, tp and ep in all orders, drops those that the job "
-    "or the memory rules out, and ranks the others by computation, bubble and exposed communication. Prints a table "
-    "and an explanation.",
+    "Starts nothing. Considers all factorisations into pp, dp, cp, tp and ep in all orders, drops those that do not "
+    "divide the job, and ranks the others by computation, bubble and exposed communication. Those that exceed the "
+    "memory are last. Prints a table and an explanation.",
     _run,
     _add_options,
 )

@@ -92,8 +92,8 @@ def read_template(kind: str) -> tuple[str, str]:
     folders = [os.environ.get(FOLDER_OF_TEMPLATES, ""), str(Path.home() / ".config" / "meshlab")]
     for folder in filter(None, folders):
         file = Path(folder) / f"{kind}.sh"
-        if file.is_file():
-            template = decode_text(read_file(file))
+        # An empty one is just being written, by `meshlab launch --print slurm >FILE`.
+        if file.is_file() and (template := decode_text(read_file(file))).strip():
             _check_fields(kind, template, file)
             return template, str(file)
     return TEMPLATES[kind], ""

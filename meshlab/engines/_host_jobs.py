@@ -36,7 +36,7 @@ class JobState:
     is_over: bool = False
 
 
-class Job(Protocol):
+class HostJob(Protocol):
     """Ranks that start together on hosts."""
 
     ends_by: Sequence[str]

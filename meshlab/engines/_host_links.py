@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import secrets
 import selectors
@@ -103,10 +102,10 @@ class HostLinks:
         except OSError as error:
             failure = error
         if peer is None:  # the first message, which is shorter than a packet
-            with contextlib.suppress(ValueError, TypeError, KeyError):
-                hello = json.loads(data)
-                if secrets.compare_digest(str(hello["token"]), self.token):
-                    return str(hello["host"]), int(hello["pid"])
+            with contextlib.suppress(ValueError):
+                token, host, pid = data.decode().split()
+                if secrets.compare_digest(token.encode(), self.token.encode()):
+                    return host, int(pid)
             return None
         if not data:
             silent = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
@@ -120,8 +119,7 @@ def hold_link(address: str, port: int, token: str) -> None:
     connection = socket.create_connection((address, port), timeout=10.0)
     _set_probes(connection, _RANK_PROBES)
     connection.settimeout(None)
-    hello = {"token": token, "host": socket.gethostname(), "pid": os.getpid()}
-    connection.sendall(json.dumps(hello).encode())
+    connection.sendall(f"{token} {socket.gethostname()} {os.getpid()}".encode())
     threading.Thread(target=_end_with, args=(connection,), name="meshlab link to the client", daemon=True).start()
 
 

@@ -6,15 +6,16 @@ checked that meshlab is there, and each problem is one sentence.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
 from pathlib import Path
-from typing import Any
 
-SETTINGS = "start.json"
-"""The file with what a host must have, in the folder of the run."""
+SETTINGS = "host"
+"""The file with what a host must have, in the folder of the run: one value a line."""
+
+CHECKED = "checked: "
+"""The start of the line that a check writes."""
 
 PROBLEM = "problem-"
 """The start of the names of the files in which ranks write why they did not start."""
@@ -24,23 +25,22 @@ def problem_of(folder: Path) -> str:
     """Return what this host lacks, or an empty string."""
     host = socket.gethostname()
     try:
-        settings: dict[str, Any] = json.loads((folder / SETTINGS).read_text())
+        expected_python, expected_meshlab, address, port, gpus = (folder / SETTINGS).read_text().split()
     except OSError as error:
         return f"{host} does not see the folder {folder}: {error.strerror}"
     python = ".".join(map(str, sys.version_info[:3]))
-    if python != settings["python"]:
-        return f"{host} has Python {python} at {sys.executable}, and not {settings['python']} as the client"
+    if python != expected_python:
+        return f"{host} has Python {python} at {sys.executable}, and not {expected_python} as the client"
     try:
         from meshlab.base._version import __version__
     except ImportError as error:
         return f"{sys.executable} of {host} cannot import meshlab: {error}"
-    if __version__ != settings["meshlab"]:
-        return f"{host} has meshlab {__version__}, and not {settings['meshlab']} as the client"
-    if settings["gpus"] > _count_gpus():
-        return f"{host} has {_count_gpus()} GPUs, but gets {settings['gpus']} ranks"
-    address, port = settings["address"]
+    if __version__ != expected_meshlab:
+        return f"{host} has meshlab {__version__}, and not {expected_meshlab} as the client"
+    if int(gpus) > _count_gpus():
+        return f"{host} has {_count_gpus()} GPUs, but gets {gpus} ranks"
     try:
-        socket.create_connection((address, port), timeout=10.0).close()
+        socket.create_connection((address, int(port)), timeout=10.0).close()
     except OSError as error:
         return f"{host} does not reach the client at {address}: {error.strerror or error}"
     return ""
@@ -56,13 +56,13 @@ def _count_gpus() -> int:
 
 
 def main(folder: str, role: str, *command: str) -> None:
-    """Print the problem of this host as "check", or as "rank" write it to a file, or become the command."""
+    """Write the problem of this host to the output as "check", or as "rank" to a file, or become the command."""
     problem = problem_of(Path(folder))
     if role == "check":
-        print(json.dumps({"host": socket.gethostname(), "problem": problem}))
+        sys.stdout.write(f"{CHECKED}{problem}\n")
         return
     if problem:
-        print(problem, flush=True)
+        sys.stderr.write(f"{problem}\n")
         (Path(folder) / f"{PROBLEM}{socket.gethostname()}").write_text(problem)
         sys.exit(1)
     if not Path(os.environ.get("TMPDIR", "/")).is_dir():  # that of the client

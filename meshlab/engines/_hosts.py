@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import platform
 import secrets
@@ -22,13 +21,12 @@ from typing import Any
 
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import EngineError
-from meshlab.base._hints import Argument, Hint
 from meshlab.base._version import __version__
 from meshlab.comm._agreement import Checks
 from meshlab.engines import _host_start as host_start
 from meshlab.engines._controller import Controller
 from meshlab.engines._host_choice import HostChoice, read_template
-from meshlab.engines._host_jobs import Job, LocalJob, SlurmJob, hosts_of_slurm, is_in_allocation
+from meshlab.engines._host_jobs import HostJob, LocalJob, SlurmJob, hosts_of_slurm, is_in_allocation
 from meshlab.engines._host_links import LINK, HostLinks, Loss
 from meshlab.engines._host_queue import waiting_line
 from meshlab.engines._interrupts import interrupts_kept
@@ -37,7 +35,7 @@ from meshlab.engines._local import find_mpiexec, import_path
 from meshlab.engines._processes import AttachedSet, ProcessSet, can_encrypt
 from meshlab.engines._reaper import RUN, Reaper, clean_up_after_others, make_folder, remove_files, shared_memory_files
 from meshlab.engines._records import printed_text
-from meshlab.engines._rounds import RankExit, RankInfo
+from meshlab.engines._rounds import RankExit, RankInfo, RankSet
 
 ADDRESS = "MESHLAB_ADDRESS"
 """The environment variable with the address of this host under which other hosts reach it."""
@@ -60,7 +58,7 @@ _NOISE = ("Warning: Permanently added", "Pseudo-terminal")
 # Engines end themselves without the controller after some time, and the default is several minutes.
 _ENGINE = ["--log-level=WARN"]
 
-_log = logging.getLogger("meshlab.engines")
+_FOLDER_FIX = "pass a folder that all hosts see to launch()"
 
 
 class HostedSet(AttachedSet):
@@ -94,7 +92,7 @@ class HostedSet(AttachedSet):
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._links: HostLinks | None = None
         self._controller: Controller | None = None
-        self._job: Job | None = None
+        self._job: HostJob | None = None
         self._id = ""
         self._is_closing = False
         if not can_encrypt():
@@ -171,7 +169,7 @@ class HostedSet(AttachedSet):
         except OSError as error:
             raise EngineError(
                 f"the folder {self._shared} cannot be used: {error.strerror}",
-                hint=Hint("pass {}", Argument("folder", "a folder that all hosts see")),
+                hint=_FOLDER_FIX,
             ) from error
         self._folder = folder
         self._reaper = Reaper(RUN, self._id, folder)
@@ -181,13 +179,9 @@ class HostedSet(AttachedSet):
     def _write_settings(self, folder: Path) -> None:
         assert self._links is not None
         address, port = self._links.address
-        settings = {
-            "python": platform.python_version(),
-            "meshlab": __version__,
-            "address": (address, port),
-            "gpus": self._per_host if BACKENDS[self.backend].on_gpus and self._choice.names else 0,
-        }
-        (folder / host_start.SETTINGS).write_text(json.dumps(settings))
+        gpus = self._per_host if BACKENDS[self.backend].on_gpus and self._choice.names else 0
+        settings = (platform.python_version(), __version__, address, port, gpus)
+        (folder / host_start.SETTINGS).write_text("\n".join(map(str, settings)))
         (folder / "link.json").write_text(
             json.dumps({"address": address, "port": port, "token": self._links.token})
         )  # in a folder that only the user can read
@@ -257,15 +251,12 @@ class HostedSet(AttachedSet):
             return f"{name} does not see the folder {self._folder}"
         if code in (126, 127):
             return f"{name} has no {sys.executable}"
-        try:
-            problem: str = json.loads(output.strip().splitlines()[-1])["problem"]
-        except (ValueError, IndexError, KeyError, TypeError):
-            return f"{name}: {last}"
-        return problem
+        checked = [line for line in output.splitlines() if line.startswith(host_start.CHECKED)]
+        return checked[-1].removeprefix(host_start.CHECKED) if checked else f"{name}: {last}"
 
     def _fix(self, problem: str) -> str:
         if " the folder " in problem:
-            return Hint("pass {}", Argument("folder", "a folder that all hosts see"))
+            return _FOLDER_FIX
         if " does not reach " in problem:
             return f"set {ADDRESS} to the address of this host in their network"
         if (
@@ -296,7 +287,7 @@ class HostedSet(AttachedSet):
         state = self._job.state()
         if state.is_over:
             log = self.log_tail()
-            hint = "" if log else Hint("if a host does not see its folder, pass {}", Argument("folder", "a shared one"))
+            hint = "" if log else f"if a host does not see the folder {self._folder}, {_FOLDER_FIX}"
             raise EngineError(f"{state.text} before the ranks were ready", hint=hint, log=log)
         lost = self._lost()
         if lost is not None:
@@ -352,7 +343,7 @@ class HostedSet(AttachedSet):
         if silent is not None:
             members = sorted(rank for (host, _), rank in ranks.items() if host == silent.host)
             names = f": rank{'s' * (len(members) != 1)} {', '.join(map(str, members))}" if members else ""
-            return RankExit(None, f"does not answer{names}", silent.host)
+            return RankExit(members[0] if members else None, f"does not answer{names}", silent.host)
         return self._exit_of(losses[0], ranks)
 
     def _exit_of(self, loss: Loss, ranks: Mapping[tuple[str, int], int]) -> RankExit:
@@ -363,6 +354,10 @@ class HostedSet(AttachedSet):
         if state is not None and state.is_over:
             return RankExit(None, state.text.partition(" has ")[2] or "ended", state.text.partition(" has ")[0])
         return RankExit(rank, "ended")
+
+    def recovery(self) -> str:
+        """Return how to go on: unlike those of `attach`, these ranks can be replaced."""
+        return RankSet.recovery(self)
 
     def printed(self) -> str:
         """Return what the ranks and their launcher printed, and at most its last MiB."""

@@ -324,6 +324,8 @@ class AttachedSet(ProcessSet):
         return [rank for rank, engine in enumerate(self._engine_ids) if engine not in listed]
 
     def recovery(self) -> str:
+        if not self.is_attached:
+            return super().recovery()
         restart = "restart the engines where they were started"
         if self._gone_ranks() or self._client._closed:
             return f"{restart}, and call attach() again"

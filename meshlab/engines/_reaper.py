@@ -11,9 +11,9 @@ fast.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -40,7 +40,7 @@ _PREFIX = "meshlab-"  # of the folder of a run
 # In that folder: whose run it is, the shared-memory files of its ranks, those that existed before ranks that are now
 # being started, and the processes that only their parents lead to.
 _OWNER, _SEGMENTS, _EXISTING, _DESCENDANTS = "owner", "segments", "existing-segments", "descendants"
-_COMMANDS = "commands"  # those that end jobs of a scheduler, as lines of JSON
+_COMMANDS = "commands"  # those that end jobs of a scheduler, one a line
 
 _COMMAND_S = 10.0  # maximum time of such a command
 
@@ -92,7 +92,7 @@ class Reaper:
     def end_by(self, command: Sequence[str]) -> None:
         """Add a command to run at the end, which ends what has started on other hosts."""
         with (Path(self._folder) / _COMMANDS).open("a") as file:
-            file.write(f"{json.dumps(list(command))}\n")
+            file.write(f"{shlex.join(command)}\n")
 
     def watch_descendants(self) -> None:
         """Add the descendants of the processes of the run, because one whose parent has ended may have no mark."""
@@ -242,7 +242,7 @@ def clean_up(variable: str, value: str, folder: str) -> None:
 
 def _run_commands(path: Path) -> None:
     try:
-        commands = [json.loads(line) for line in path.read_text().splitlines()]
+        commands = [shlex.split(line) for line in path.read_text().splitlines()]
     except (OSError, ValueError):  # there are none
         return
     for command in commands:

@@ -12,8 +12,8 @@ from ._costs import cost as cost
 from ._group_links import GroupLinks as GroupLinks
 from ._group_links import LinkTable as LinkTable
 from ._job import Job as Job
-from ._job import Memory as Memory
 from ._job import StepCall as StepCall
+from ._memory import Memory as Memory
 from ._models import MODELS as MODELS
 from ._models import LatentAttention as LatentAttention
 from ._predictions import Prediction as Prediction

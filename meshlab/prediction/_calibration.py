@@ -24,7 +24,7 @@ from meshlab.frames._labels import GPU_SOURCES, is_wrong, value_label, where_tex
 from meshlab.frames._schema import differing_options, is_pair, is_plain
 from meshlab.frames._statistics import bandwidth
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.prediction._costs import COLLECTIVES, cost
+from meshlab.prediction._costs import COLLECTIVES, Cost, cost
 from meshlab.prediction._fits import (
     FEWEST_ROWS,
     Floats,
@@ -37,6 +37,7 @@ from meshlab.prediction._fits import (
     spread_of,
 )
 from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._published_errors import no_errors
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import frames_of, load
@@ -623,7 +624,7 @@ class _Fitter:
                 shape = hockney(sizes, latency, gbs)
             else:
                 dtype = str(measured["dtype"].iloc[0])
-                shape = ModelTimes.of(cost(links, str(name), sizes, dtype=dtype, settings=self.settings), 0)
+                shape = ModelTimes.of(self._formula(links, str(name), sizes, dtype), 0)
             is_usual = self._without_outliers(shape, times, what, (str(name), axis))
             if is_usual is None:
                 continue
@@ -636,6 +637,11 @@ class _Fitter:
             pooled = fit_scales(shapes, [np.array(calibrated.time_us) for calibrated in fits], OTHER_COLLECTIVE)
             fits.append(Calibrated("", axis, signature, pooled))
         self.fits += fits
+
+    def _formula(self, links: GroupLinks, collective: str, sizes: Floats, dtype: str) -> Cost:
+        """Return the formula alone, so that new published runs do not change what a calibration predicts."""
+        settings = self.settings or NcclSettings()
+        return cost(links, collective, sizes, dtype=dtype, settings=settings, evidence=no_errors())
 
     def _without_outliers(
         self, shape: ModelTimes, times: Floats, what: str, key: tuple[str, str]

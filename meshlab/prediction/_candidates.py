@@ -1,4 +1,4 @@
-"""Candidates of a search: all factorisations of the ranks, and those that the job or the memory rules out."""
+"""Candidates of a search: all factorisations of the ranks, and those that do not divide the job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import THIN
 from meshlab.mesh._axes import as_integer, divisors
-from meshlab.prediction._compute_rates import MATMUL_BITS, ComputeRates, scaled_rates
+from meshlab.prediction._compute_rates import MATMUL_BITS, ComputeRates, published_peak, scaled_rates
 from meshlab.prediction._compute_time import ComputeTime, compute_time, constant_time
 from meshlab.prediction._job import Job
 from meshlab.prediction._step_range import StepRange, step_range
@@ -24,7 +24,6 @@ from meshlab.prediction._volumes import Degrees, memory_of, problems
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device
 from meshlab.topology.model._levels import Floats
-from meshlab.topology.model._products import peak_tflops
 
 AXES = ("pp", "dp", "cp", "tp")
 """The axes of the dense layout, in the usual order: slowest first."""
@@ -106,7 +105,7 @@ class WeakestDevice:
             memory_gib = min(size for size in sizes if size) / 2**30
         name, matmul, peak = _slowest(devices, job, peak)
         if rates is None:
-            rates = scaled_rates(name, peak, MATMUL_BITS[matmul])
+            rates = scaled_rates(name, choice["peak"], MATMUL_BITS[matmul])
         of_step = step_range(job, name, matmul)
         return cls(memory_gib * memory_share * 2**30, peak * 1e12, matmul, rates, shares, of_step)
 
@@ -151,7 +150,7 @@ def _shares(utilisation: Any) -> tuple[float, float] | None:
 
 def _slowest(devices: Sequence[Device], job: Job, peak: float | None) -> tuple[str, str, float]:
     """Return the name of the slowest device, and the element type and the peak of its matrix products in TFLOP/s."""
-    peaks = {device.name: peak_tflops(device.name) for device in devices}
+    peaks = {device.name: published_peak(device.name) for device in devices}
     unknown = [name for name, value in peaks.items() if math.isnan(value)]
     if peak is None and (unknown or not peaks):
         raise TopologyError(
@@ -174,7 +173,7 @@ def _slowest(devices: Sequence[Device], job: Job, peak: float | None) -> tuple[s
     widest = "bfloat16" if capability < (8, 9) else "float8_e4m3fn" if capability < (10, 0) else "nvfp4"
     if MATMUL_BITS[matmul] < MATMUL_BITS[widest]:
         matmul = widest
-    return name, matmul, published * 16 / MATMUL_BITS[matmul]
+    return name, matmul, published_peak(name, MATMUL_BITS[matmul])
 
 
 def _is_positive(value: object) -> bool:

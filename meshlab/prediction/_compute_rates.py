@@ -180,14 +180,24 @@ def scaled_rates(gpu: str, peak: float | None = None, bits: int = 16) -> Compute
     for width in (32, 16, 8, 4):
         reference = _H200.peaks[max(width, 8)]
         published = scale.peaks.get(width, scale.peaks.get(16, 0.0)) * relative
-        own = peak if peak is not None and width == bits else published
-        factors[width] = own / reference * scale.shares.get(width, scale.shares.get(16, 1.0))
+        most = peak if peak is not None and width == bits else published
+        factors[width] = most / reference * scale.shares.get(width, scale.shares.get(16, 1.0))
     factors[0] = scale.attention
     source = base.source if family_of(gpu) == "H200" else "scaled from an H200"
     memory = base.memory_tbs * scale.memory_tbs / _H200.memory_tbs
     return ComputeRates(
         gpu, source, base.kernels, memory, LAUNCH_US, factors, FLASH if scale.attention == 1.0 else 1.0, scale.host_gbs
     )
+
+
+def published_peak(gpu: str, bits: int = 16) -> float:
+    """Return the published dense peak of a GPU in TFLOP/s, scaled from 16 bits if it is unknown, or NaN."""
+    scale = SCALES.get(family_of(gpu))
+    peak = peak_tflops(gpu)
+    if scale is not None and (bits in scale.peaks or np.isnan(peak)):
+        relative = 1.0 if np.isnan(peak) else peak / scale.peaks[16]
+        return relative * scale.peaks.get(bits, scale.peaks[16] * 16 / bits)
+    return peak * 16 / bits
 
 
 def family_of(gpu: str) -> str:

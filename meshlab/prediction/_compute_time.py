@@ -81,8 +81,8 @@ def compute_time(job: Job, d: Degrees, rates: ComputeRates, matmul: str) -> Comp
     dense = sum(counts[kind] * p.rank_weights(kind) for kind in counts) + p.end_weights
     experts = counts.get("moe", 0) * p.expert_weights
     accumulated = 8 * (dense + experts) / (rates.memory_tbs * 1e12) if job.zero < 2 else 0.0
-    own = dense / np.where(job.zero > 0, d.shards, 1) + experts / np.where(job.zero > 0, d.expert_shards, 1)
-    ending = 34 * own / (rates.memory_tbs * 1e12)
+    updated = dense / np.where(job.zero > 0, d.shards, 1) + experts / np.where(job.zero > 0, d.expert_shards, 1)
+    ending = 34 * updated / (rates.memory_tbs * 1e12)
     software = SOFTWARE[job.kernels]
     launched = sum(counts[kind] * few.kernels(kind) for kind in counts) * rates.launch_us * 1e-6 * software.launch
     if job.offload:

@@ -46,14 +46,18 @@ EXACT_FROM = 256 << 20
 
 _DEFAULTS = NcclSettings()
 
-# NVSwitch reduces: a GPU sends and receives S(1 + 1/n) bytes at this share of its NVLinks. The shares are from published
-# all_reduce results of 4 to 8 H100 (480 GB/s) and 8 B200 (845 GB/s). Blackwell's limit in GB/s is the geometric mean of
-# 72 GB200 (840) and 64 GB300 (930).
+# NVSwitch reduces: a GPU sends and receives S(1 + 1/n) bytes at this share of its NVLinks. The shares are from
+# published all_reduce results of 4 to 8 H100 (480 GB/s) and 8 B200 (845 GB/s). Blackwell's limit in GB/s is the
+# geometric mean of 72 GB200 (840) and 64 GB300 (930).
 _SWITCH_SHARE = (0.0, 0.0, 0.835, 0.753)
 _SWITCH_MOST = (np.inf, np.inf, np.inf, 884.0)
 
-# How uncertain the shares are: the fastest published runs exceed them by 0.3 % on Hopper, and no limit of Blackwell's was
-# seen with 8 GPUs, so that its bound is that of the links alone.
+# How uncertain the practical rate of NICs is: NCCL assumes 0.96 of the line rate, and the fastest published runs with
+# one or two GPUs per host reach 0.986 (xxrjun/nccl-tests-cluster).
+_WIRE_MARGIN = 1.02
+
+# How uncertain the shares of NVLink are: the fastest published runs exceed them by 0.3 % on Hopper. On Blackwell 8 GPUs
+# show no limit but the links, so that the bound is theirs alone.
 _SWITCH_MARGIN = 1.02
 
 # Data moves through NVSwitch in waves: a chunk per head and channel (NVIDIA/nccl, NCCL_NVLS_CHUNKSIZE, and
@@ -82,8 +86,8 @@ _LINK_GBS = np.array([20.0, 20.0, 20.6, 40.1])  # of a channel, which fills one 
 _CHANNEL_GBS = 14.0  # of a point-to-point message through the network (NVIDIA/nccl src/graph/paths.cc)
 _PEERS_PER_BATCH = 8  # NCCL_MAX_DEV_WORK_P2P_PER_BATCH
 _LL_BYTES = 16384  # per channel, the largest point-to-point message with LL (NVIDIA/nccl src/enqueue.cc)
-# Of an all_to_all per peer in the domain: the host posts two messages. One process posts the 112 of 8 A100 in 87 µs, and
-# those of 8 H20 in 58 µs (microsoft/superbenchmark; NVIDIA/nccl-tests).
+# Of an all_to_all per peer in the domain: the host posts two messages. One process posts the 112 of 8 A100 in 87 µs,
+# and those of 8 H20 in 58 µs (microsoft/superbenchmark; NVIDIA/nccl-tests).
 _PEER_US = 1.2
 _FAR_PEER_US = np.array([kind.peer_us for kind in FABRICS.values()])  # and per peer in others, by the network
 
@@ -412,7 +416,7 @@ def _least_ns(links: GroupLinks, collective: str, network: Floats, gbs: Floats) 
         most[:, NVLS] = np.where(links.domains > 1, np.maximum(most[:, NVLS], law), law)
         most[:, NVLS_TREE] = np.minimum(tree, law)
     with np.errstate(divide="ignore"):
-        return np.where(most > 0, 1 / most, 0.0)
+        return np.asarray(np.where(most > 0, 1 / most, 0.0))
 
 
 def _tree_sends(links: GroupLinks) -> Floats:
@@ -454,7 +458,7 @@ def _waves(links: GroupLinks, graphs: Graphs, algorithm: npt.NDArray[np.intp]) -
 
 
 def _switch_law(links: GroupLinks) -> tuple[Floats, Floats]:
-    """Return the algorithm bandwidth of an all_reduce in which NVSwitch reduces inside domains: at most, and usually."""
+    """Return the algorithm bandwidth of an all_reduce inside NVSwitch, at most and usually."""
     gen = generation(links.compute_capability)
     n, heads = links.n_ranks.astype(float), links.ranks_per_domain.astype(float)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -515,7 +519,7 @@ def _channels_per_peer(links: GroupLinks, graphs: Graphs) -> Ints:
 
 
 def _least_channels(links: GroupLinks, channels: Ints) -> Floats:
-    """Return `Prices.channel`. All peers of a rank must fit into one round, so many ranks leave few channels to each."""
+    """Return `Prices.channel`: all peers of a rank fit into one round, so many ranks leave few channels to each."""
     least = np.exp2(np.floor(np.log2(np.maximum(channels / links.n_ranks, 1))))
     is_inside = (links.domains == 1) & links.inner_is_nvlink & links.is_switched
     ns = np.where(is_inside, 1 / _LINK_GBS[generation(links.compute_capability)], 0.0)
@@ -587,7 +591,7 @@ def _messages(
 def _bound(
     links: GroupLinks, collective: str, settings: NcclSettings, dtype: str
 ) -> tuple[Floats, Floats, tuple[str, ...], tuple[str, ...]]:
-    """Return the busbw that the hardware allows at most and at least, the part that sets it, and why it exceeds wires."""
+    """Return the largest and the certain bound in GB/s of busbw, the part that sets it, and why it exceeds the wire."""
     n = links.n_ranks.astype(float)
     several = links.domains > 1
     network = np.where(several, np.minimum(links.network_gbs, links.uplink_gbs), np.inf)
@@ -621,7 +625,8 @@ def _bound(
         inner = np.where(switch, allowed_gbs, inner)
     network = network * factor
     outside = network < inner
-    most, least = (np.where(n == 1, np.inf, np.minimum(network, gbs)) for gbs in (inner, least))
+    most, least = np.minimum(_WIRE_MARGIN * network, inner), np.minimum(network, least)
+    most, least = (np.where(n == 1, np.inf, gbs) for gbs in (most, least))
     words, above = [], []
     for k in range(len(links)):
         words.append(_words(links, k, bool(outside[k]), bool(tapered[k]), bool(switch[k])))

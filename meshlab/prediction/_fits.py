@@ -29,8 +29,9 @@ _HUBER = 0.1  # in units of log time: a row that is off by more than 10 % pulls 
 _RIDGE = 0.02
 _OFF = 3.0  # a row that is this factor off its neighbours is an outlier
 _COVERAGE = 0.9
-# The error of a fit is like a random walk over the size: its variance between two rows at a and b octaves is a b / (a + b),
-# beyond the last row the distance to it, and everywhere this much more, in octaves, by which a row differs from a repetition.
+# The error of a fit is like a random walk over the size: its variance between two rows at a and b octaves is
+# a b / (a + b), beyond the last row the distance to it, and everywhere this much more, in octaves, by which a row
+# differs from a repetition.
 _OF_REPETITION = 0.25
 _NEAR_OCTAVES = 4.0  # errors at sizes farther away than this count less
 _FAR_SHARE = 0.3  # what all rows together count at any distance, as a share of one row

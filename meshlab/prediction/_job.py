@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, get_args
 from meshlab.base import _markup as markup
 from meshlab.base._errors import MeshError, did_you_mean
 from meshlab.base._hints import Argument, Hint
-from meshlab.base._units import THIN
 from meshlab.comm._elements import find_dtype
 from meshlab.mesh._axes import as_integer, short
 from meshlab.mesh._mesh import MeshLike, as_mesh
 from meshlab.prediction._compute_rates import MATMUL_BITS
 from meshlab.prediction._compute_time import SOFTWARE
 from meshlab.prediction._job_layout import JobLayout
+from meshlab.prediction._memory import Memory
 from meshlab.prediction._models import MODELS, LatentAttention
 from meshlab.prediction._volumes import (
     Exchange,
@@ -141,38 +141,6 @@ def check_calls(calls: object) -> tuple[StepCall, ...]:
                 hint=f"pass 1 or {micro_batches}",
             )
     return step
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Memory of one rank in bytes, at the busiest pipeline stage.
-
-    Parameters
-    ----------
-    weights, gradients, optimizer, activations : float
-        The parts. Activations include the logits.
-    other : float, default 0
-        Workspaces of kernels, and memory that the allocator reserves but cannot use.
-    """
-
-    weights: float
-    gradients: float
-    optimizer: float
-    activations: float
-    other: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """The sum of the parts."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.other
-
-    def __repr__(self) -> str:
-        parts = ", ".join(f"{field.name} {_gib(getattr(self, field.name))}" for field in dataclasses.fields(self))
-        return f"Memory({_gib(self.total)}: {parts})"
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.1f}{THIN}GiB"
 
 
 @dataclass(frozen=True, kw_only=True)

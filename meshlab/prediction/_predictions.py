@@ -357,8 +357,8 @@ def _described(line: PredictedLine) -> str:
 
 
 _UNMEASURED = (
-    "No run on a machine of this class is published, so that these times are those of the formula, and the band is that "
-    "of its errors on other machines."
+    "No run on a machine of this class is published, so that these times are those of the formula, and the band is "
+    "that of its errors on other machines."
 )
 
 
@@ -591,20 +591,26 @@ class _Request(NamedTuple):
                 f"{collective} has no cost model",
                 hint=f"choose {near}, which is the nearest" if near else f"choose one of {', '.join(MODELLED)}",
             )
-        all_costs = cost(
-            links,
-            collective,
-            size_bytes.astype(np.int64),
-            dtype=self.dtype,
-            settings=self.settings,
-            evidence=self.evidence,
+        # A calibration scales the formula alone.
+        all_costs, formula = (
+            cost(
+                links,
+                collective,
+                size_bytes.astype(np.int64),
+                dtype=self.dtype,
+                settings=self.settings,
+                evidence=evidence,
+            )
+            for evidence in (self.evidence, no_errors())
         )
         for row in range(len(links)):
             algorithm = tuple(ALGORITHMS[k] for k in all_costs.algorithm[row])
             protocol = tuple(PROTOCOLS[k] for k in all_costs.protocol[row])
             signature = Signature.of(links, row, len(groups))
             match = self._find(collective, axis, signature)
-            latency, transfer, basis, band = _timed(ModelTimes.of(all_costs, row), match, all_costs.errors, row)
+            latency, transfer, basis, band = _timed(
+                ModelTimes.of(all_costs if match is None else formula, row), match, all_costs.errors, row
+            )
             yield PredictedLine(
                 axis=axis,
                 collective=collective,

@@ -48,8 +48,8 @@ _OF_CLASS = (0.8, 0.6)  # what groups on one class of machine share
 _TREND, _TREND_OF_FABRIC = 0.05, 0.12  # per doubling of the domains
 _OF_SOURCE = 0.15  # what the curves of one source share
 _NOISE = 0.25  # what a curve does not share
-# Its growth per doubling of the domains beyond two, by log2 of the size. Contention hits large messages: a job shares the
-# network with others.
+# Its growth per doubling of the domains beyond two, by log2 of the size. Contention hits large messages: a job shares
+# the network with others.
 _NOISE_TREND = ((24, 28), (0.4, 2.0))
 _OTHER_COLLECTIVE = 0.25  # correlation of two collectives
 _OTHER_GENERATION, _OTHER_CAPABILITY = 0.3, 0.8  # correlation of two GPUs: of other generations, and within one
@@ -59,7 +59,7 @@ _RANKS_APART, _DOMAINS_APART, _PER_DOMAIN_APART, _NICS_APART = 0.5, 1.0, 1.41, 1
 
 # Ends of the band in standard deviations: between them are 90 % of the errors of sources that were left out, of sizes
 # in the three classes of `SIZE_CLASSES`, inside a domain and between domains.
-_ENDS = (((-1.5, 1.3), (-1.6, 2.5), (-1.8, 2.5)), ((-1.0, 2.0), (-1.3, 2.8), (-2.0, 3.5)))
+_ENDS = (((-1.5, 1.5), (-1.6, 2.5), (-1.8, 2.5)), ((-1.1, 2.5), (-1.3, 2.8), (-2.2, 3.8)))
 
 CLASS_LIKENESS = 0.6
 """Runs support a prediction from this likeness on, such as the same machine with half or twice the nodes."""
@@ -93,10 +93,10 @@ class _Groups(NamedTuple):
         )
 
     def column(self) -> _Groups:
-        return _Groups(*(values[:, None] for values in self))
+        return _Groups._make(values[:, None] for values in self)
 
     def rows(self, index: npt.NDArray[np.intp] | Bools) -> _Groups:
-        return _Groups(*(values[index] for values in self))
+        return _Groups._make(values[index] for values in self)
 
 
 def _collectives(a: _Groups, b: _Groups) -> Floats:
@@ -224,12 +224,8 @@ class GroupErrors:
     @cached_property
     def deviation(self) -> Floats:
         """Standard deviation of log(measured / expected), of shape (k, octaves)."""
-        own = np.array(
-            [
-                _shared(*[_Groups(*(values[row : row + 1] for values in self.groups))] * 2)[0]
-                for row in range(len(self.mean))
-            ]
-        )
+        rows = (self.groups.rows(np.array([row])) for row in range(len(self.mean)))
+        own = np.array([_shared(row, row)[0] for row in rows])
         variance = own[:, None] + _OF_SOURCE**2 + _noise(self.groups)
         if self.evidence.curves:
             variance -= np.einsum("kc,ocd,kd->ko", self.shared, self.evidence._inverses, self.shared, optimize=True)
@@ -304,14 +300,18 @@ def published_errors() -> PublishedErrors:
         _, *rows = csv.reader(file)
     columns = list(zip(*rows, strict=True))
     curves, sources, collectives, capability, links, n_ranks, domains, per_domain, fabrics, nic_gbs, *errors = columns
-    whole = [np.array(column, dtype=np.int32) for column in (capability, links)]
-    logs = [np.log2(np.array(column, dtype=np.float64)) for column in (n_ranks, domains, per_domain)]
+    log_ranks, log_domains, log_per_domain = (
+        np.log2(np.array(column, dtype=np.float64)) for column in (n_ranks, domains, per_domain)
+    )
     groups = _Groups(
-        np.array([MODELLED.index(name) for name in collectives], dtype=np.int32),
-        *whole,
-        *logs,
-        np.array([FABRIC_KINDS.index(name) if name else -1 for name in fabrics], dtype=np.int32),
-        np.array([float(gbs) if gbs else 0.0 for gbs in nic_gbs]),
+        collective=np.array([MODELLED.index(name) for name in collectives], dtype=np.int32),
+        capability=np.array(capability, dtype=np.int32),
+        links=np.array(links, dtype=np.int32),
+        n_ranks=log_ranks,
+        domains=log_domains,
+        per_domain=log_per_domain,
+        fabric=np.array([FABRIC_KINDS.index(name) if name else -1 for name in fabrics], dtype=np.int32),
+        nic_gbs=np.array([float(gbs) if gbs else 0.0 for gbs in nic_gbs]),
     )
     values = [[float(value) if value else np.nan for value in column] for column in errors]
     return PublishedErrors(curves, sources, groups, np.array(values).T)

@@ -584,7 +584,7 @@ class Layouts:
             f"{_largest(first)}.",
         ]
         lines += [f"  {name}: {self._links(0, role)}" for name, role in _ROLES if self._size(0, role) > 1]
-        others = list(self._contrasts(frame))
+        others = list(self._contrasts(frame[frame["memory"] != "over"])) if first["memory"] != "over" else []
         if others:
             lines.append("Why other layouts are slower:")
             lines += [f"  {contrast}" for contrast in others]

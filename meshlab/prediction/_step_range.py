@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from meshlab.base._units import THIN
 from meshlab.prediction._compute_rates import MATMUL_BITS, family_of
 
 if TYPE_CHECKING:
@@ -55,13 +56,15 @@ class StepRange(NamedTuple):
     @property
     def text(self) -> str:
         """What the range rests on, in a sentence."""
-        share = f"{100 * _SHARE:.0f}"
-        rows = f"{self.n_rows} published steps ({', '.join(self.sources)})"
+        sources = ", ".join(self.sources)
         if self.has_stack:
-            return f"The range is that in which {share} % of {rows} on the same GPUs, precision and software were."
+            share = f"{100 * _SHARE:.0f}{THIN}%"
+            steps = f"{self.n_rows} published steps with the same GPUs, precision and software ({sources})"
+            return f"Of {steps}, {share} were in such a range."
+        rows = f"{self.n_rows} published steps ({sources})"
         return (
-            f"No published step has these GPUs, this precision and this software, so the range is wider than that of "
-            f"{rows} on others."
+            f"Fewer than {_LEAST_ROWS} published steps have these GPUs, this precision and this software, so the range is "
+            f"wider than that of all {rows}."
         )
 
 

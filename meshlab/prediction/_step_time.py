@@ -19,8 +19,9 @@ from meshlab.prediction._candidates import _DEVICE, DeviceArguments, WeakestDevi
 from meshlab.prediction._compute_rates import ComputeRates
 from meshlab.prediction._compute_time import compute_time
 from meshlab.prediction._group_links import GroupLinks, concatenate
-from meshlab.prediction._job import Job, Memory
+from meshlab.prediction._job import Job
 from meshlab.prediction._job_layout import JobLayout
+from meshlab.prediction._memory import Memory
 from meshlab.prediction._step_parts import (
     CAVEAT,
     COMPONENTS,
@@ -218,8 +219,8 @@ class StepTime:
         label = "the rate that computation reaches"
         device = Factor(key, 1 / hardware.compute_error, hardware.compute_error, label)
         label = "what computation reaches on one layout and not on another"
-        own = Factor(("layout", str(self.mesh), str(self.experts)), 1 / LAYOUT_ERROR, LAYOUT_ERROR, label)
-        yield ErrorTerm(self.compute_s + self.bubble_s, (device, own))
+        of_layout = Factor(("layout", str(self.mesh), str(self.experts)), 1 / LAYOUT_ERROR, LAYOUT_ERROR, label)
+        yield ErrorTerm(self.compute_s + self.bubble_s, (device, of_layout))
         for call in self.calls:
             exchange = call.exchange
             factors = formula_factors(self.links, int(call.rows[0]), exchange.collective, float(exchange.size[0]))

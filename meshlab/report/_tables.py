@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshlab.analysis._comparison import Comparison
-from meshlab.analysis._expectations import SLOW_WORDS, is_below_prediction, is_within_tolerance, predicted_range
+from meshlab.analysis._expectations import (
+    EXPECTED_SHARE,
+    SLOW_WORDS,
+    is_below_prediction,
+    is_within_tolerance,
+    predicted_range,
+)
 from meshlab.analysis._thresholds import ThresholdCheck
 from meshlab.base._units import SEPARATOR, THIN, format_number, format_size, format_time_us
 from meshlab.frames._labels import LABELLED, axis_label, describe_groups, value_label
@@ -131,7 +137,9 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
                 Cell(_percent(row["of_published"]) or "–", value=_value(row["of_published"])),
             ]
         is_tolerated = row["verdict"] == "as expected" and is_within_tolerance(row)
-        verdict = f"{row['verdict']}, within 10{THIN}%" if is_tolerated else str(row["verdict"])
+        verdict = (
+            f"{row['verdict']}, within {100 * (1 - EXPECTED_SHARE):.0f}{THIN}%" if is_tolerated else str(row["verdict"])
+        )
         rows.append((*cells, Cell(f"✕ {row['verdict']}" if is_slow else verdict, is_bad=is_slow)))
     title = "The largest size, with the expected performance"
     last = len(header)

@@ -310,7 +310,8 @@ def _pack_step(step: JobStep) -> dict[str, Any]:
     if time is None:
         edits = _edits_of(step.fix) if len(_arguments(step.fix)) == 1 else []  # several are alternatives
         return {"problem": step.problem, "fix": _in_fields(step.fix), "edits": edits}
-    most, memory = time.high_s, time.memory
+    most = max(time.high_s, time.compute_s + time.bubble_s + time.exposed_s[1])
+    memory = time.memory
     parts = [
         {
             "name": name,
@@ -337,7 +338,7 @@ def _pack_step(step: JobStep) -> dict[str, Any]:
         }
         for axis in time.axes
     ]
-    named = ("weights", "gradients", "optimizer", "activations")
+    named = ("weights", "gradients", "optimizer", "activations", "other")
     low, high = time.mfu
     return {
         "problem": "",

@@ -50,13 +50,13 @@ def test_a_machine_at_half_of_its_speed_is_slow(gpus):
 def test_published_runs_of_the_same_machine_decide_without_a_cluster(gpus, factor, verdict):
     (row,) = expectations(slower(gpus[gpus["collective"] == "all_reduce"], factor)).to_dict("records")
     assert row["verdict"] == verdict
-    assert row["published_gbs"] == pytest.approx(367)
-    assert row["of_published"] == pytest.approx(row["busbw_gbs"] / 367)
-    assert [run.curve.source for run in row["published"].runs] == ["https://github.com/NVIDIA/nccl/issues/1455"]
+    assert 348 < row["published_gbs"] < 367
+    assert row["of_published"] == pytest.approx(row["busbw_gbs"] / row["published_gbs"])
+    assert "https://github.com/NVIDIA/nccl/issues/1455" in {run.curve.source for run in row["published"].runs}
 
 
 def test_published_runs_that_do_not_decide_are_not_overruled_by_the_prediction(gpus):
-    (row,) = expectations(slower(gpus[gpus["collective"] == "all_reduce"], 1.25), "dgx-h200", mesh="tp=2").to_dict(
+    (row,) = expectations(slower(gpus[gpus["collective"] == "all_reduce"], 1.22), "dgx-h200", mesh="tp=2").to_dict(
         "records"
     )
     assert row["verdict"] == "unknown"

@@ -648,6 +648,15 @@ def test_engines_that_are_closed_while_a_run_replaces_its_ranks_leave_nothing_be
     assert not marked_processes("MESHLAB_RUN", name)
 
 
+def test_launches_on_attached_engines_warn_that_the_processes_are_the_same(mpi_engines: ml.Engines) -> None:
+    attached = ml.attach(mpi_engines.client)
+    with pytest.warns(UserWarning, match="the 2 launches are new communicators on the same processes, which meshlab"):
+        run = ml.bench(attached, MESH, axis="tp", sizes="1K", launches=2, sampling=QUICK)
+    results = run.wait(60)
+    assert set(results["launch"]) == {0, 1}
+    assert len(set(results["process_set"])) == 1
+
+
 def test_a_run_pauses_between_steps_and_continues(
     thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
 ) -> None:

@@ -142,7 +142,7 @@ def test_every_command_with_an_output_has_a_short_option_for_it(command: Command
     command.add_options(parser)
     actions = parser._option_string_actions
     if "--out" not in actions:
-        assert command.name in ("doctor", "show", "compare", "app", "lab")
+        assert command.name in ("doctor", "show", "compare", "app", "lab", "launch")
     elif command.name == "acceptance":  # its reports and its folder are two outputs
         assert actions["-o"].dest == "files"
     else:

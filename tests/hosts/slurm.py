@@ -43,7 +43,7 @@ class Slurm:
     def cancel_all(self) -> None:
         """End all jobs, and wait until the hosts take others."""
         self._login.run(["scancel", "--user", "root"])
-        wait_until(lambda: not self.jobs() and self.states() == {"idle"}, subject="idle hosts of Slurm")
+        wait_until(lambda: not self.jobs() and self.states() == {"idle"}, 120, subject="idle hosts of Slurm")
 
     def _configuration(self) -> str:
         lines = [

@@ -19,16 +19,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from matplotlib.figure import Figure
 
 import meshlab as ml
 from meshlab.prediction._costs import cost
 from meshlab.prediction._group_links import FABRIC_KINDS, GroupLinks
 from meshlab.prediction._published import PublishedCurve, published_curves
-from meshlab.prediction._published_errors import COLUMNS, OCTAVES, no_errors
+from meshlab.prediction._published_errors import COLUMNS, OCTAVES, no_errors, published_errors, size_class
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._links import FABRICS
 from tests.prediction.systems import ROOT, SYSTEMS, _logs, _two_h200
+
+CLASSES = ("below 1 MiB", "1 to 128 MiB", "from 128 MiB on")
 
 FILE = ROOT / "meshlab" / "prediction" / "published_errors.csv"
 
@@ -208,6 +211,71 @@ def text() -> str:
     return out.getvalue()
 
 
+def left_out() -> pd.DataFrame:
+    """Return all published times, each predicted without the curves of its source, and by the formula alone."""
+    parts, others = [], {}
+    for measured in all_measured():
+        sizes, links, source = measured.size_bytes, measured.links, measured.source
+        evidence = others.setdefault(source, published_errors().without([source]))
+        answer, alone = (
+            cost(links, measured.collective, sizes, settings=measured.settings, evidence=known)
+            for known in (evidence, no_errors())
+        )
+        low, high = answer.errors.band(0, sizes)
+        error = np.log(measured.time_us / answer.time_us[0])
+        busbw = sizes / measured.time_us / 1e3 * answer.bus_factor[0]
+        facts = {
+            "curve": measured.curve, "source": source, "network": network_of(links), "size": sizes,
+            "time_us": measured.time_us, "predicted_us": answer.time_us[0], "formula_us": alone.time_us[0],
+            "error": np.expm1(np.abs(error)),
+            "formula": np.expm1(np.abs(np.log(measured.time_us / alone.time_us[0]))),
+            "is_inside": (low <= error) & (error <= high),
+            "of_bound": np.where(sizes >= 1 << 24, busbw / answer.bound_gbs[0], np.nan),
+            "size_class": np.array(CLASSES)[size_class(sizes)],
+        }  # fmt: skip
+        parts.append(pd.DataFrame(facts))
+    return pd.concat(parts, ignore_index=True)
+
+
+def network_of(links: GroupLinks) -> str:
+    """Return the slowest links of a group in words."""
+    if links.fabric[0] >= 0:
+        return FABRIC_KINDS[links.fabric[0]].replace("Ethernet", "RoCE")
+    return "NVSwitch" if links.is_switched[0] else "NVLink"
+
+
+def draw(rows: pd.DataFrame) -> Figure:
+    """Draw predicted against measured times by network, without published runs and with those of other sources."""
+    figure = Figure((11, 5.6), layout="constrained")
+    names = ["NVSwitch", "NVLink", "InfiniBand", "RoCE", "EFA", "TCPXO", "Slingshot"]
+    panels = figure.subplots(2, 4, sharex=True, sharey=True).ravel()
+    ends = np.array([3, 2e6])
+    for ax, name in zip(panels, names, strict=False):
+        part = rows[rows["network"] == name]
+        style = {"markersize": 3, "alpha": 0.5, "markeredgewidth": 0}
+        ax.loglog(part["time_us"], part["formula_us"], "s", color="0.6", label="formula alone", **style)
+        ax.loglog(
+            part["time_us"], part["predicted_us"], "o", color="#0072b2", label="with runs of other sources", **style
+        )
+        ax.plot(ends, ends, color="black", linewidth=0.8)
+        for factor in (0.5, 2):
+            ax.plot(ends, factor * ends, color="black", linewidth=0.6, linestyle=":")
+        ax.set_title(f"{name}: {part['curve'].nunique()} curves", loc="left", fontsize=10)
+    panels[-1].axis("off")
+    panels[-1].legend(*panels[0].get_legend_handles_labels(), loc="center left", markerscale=2, frameon=False)
+    panels[-1].text(0, 0.3, "dotted: a factor of two", transform=panels[-1].transAxes)
+    figure.supxlabel("measured time, µs")
+    figure.supylabel("predicted time, µs")
+    return figure
+
+
 if __name__ == "__main__":
     FILE.write_text(text(), encoding="utf-8")
-    sys.stdout.write(f"wrote {FILE}\n")
+    published_errors.cache_clear()
+    frame = left_out()
+    draw(frame).savefig(ROOT / "notebooks" / "images" / "published_collectives.png", dpi=110)
+    parts = frame.groupby(["network", "size_class"], sort=False)
+    table = parts.agg(
+        rows=("error", "size"), formula=("formula", "median"), error=("error", "median"), inside=("is_inside", "mean")
+    )
+    sys.stdout.write(f"{(table * [1, 100, 100, 100]).round(1).to_string()}\nwrote {FILE}\n")

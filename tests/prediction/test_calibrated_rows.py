@@ -96,7 +96,9 @@ def formula(rows: pd.DataFrame) -> pd.DataFrame:
         placement, settings = SYSTEMS[system].placement(int(n)), SYSTEMS[system].settings
         for name, own in part.groupby("collective"):
             sizes = own["size_bytes"].unique().tolist()
-            line = ml.predict(placement, None, str(name), sizes, dtype=str(dtype), settings=settings).frame()
+            line = ml.predict(
+                placement, None, str(name), sizes, dtype=str(dtype), settings=settings, calibration=False
+            ).frame()
             columns = ["size_bytes", "time_us", "time_us_lo", "time_us_hi"]
             found.append(own.merge(line[columns], on="size_bytes", suffixes=("_measured", "")))
     return with_errors(pd.concat(found))

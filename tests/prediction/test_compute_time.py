@@ -95,6 +95,15 @@ def test_a_peak_of_8_bits_implies_their_products() -> None:
     assert implied.expected_s == pytest.approx(named.expected_s, rel=1e-3)
 
 
+@pytest.mark.parametrize(("machine", "peak"), [("gb300-nvl72", 5000), ("dgx-b300", 4500), ("dgx-h100", 1979)])
+def test_published_peaks_of_narrow_products_are_known(machine: str, peak: float) -> None:
+    job = ml.Job.preset("llama3-8b", global_batch=144)
+    mesh = {"gb300-nvl72": "dp=72", "dgx-b300": "dp=8", "dgx-h100": "dp=8"}[machine]
+    named = ml.prediction.step_time(job.replace(matmul="float8_e4m3fn"), mesh, ml.preset(machine))
+    assert named.hardware.flops == pytest.approx(peak * 1e12)
+    assert ml.prediction.step_time(job, mesh, ml.preset(machine), peak=peak).hardware.matmul == "float8_e4m3fn"
+
+
 def test_rates_at_the_measured_shapes_are_the_measured_ones() -> None:
     table = measured_h200()
     kernel = table.kernels["product", "bfloat16"]

@@ -161,7 +161,9 @@ def nic_gbs(gbits: float | None) -> float:
 def fabric_of(name: str, link_layer: str | None) -> str:
     """Return the kind of network of a NIC, a key of `FABRICS`: InfiniBand if nothing shows another one."""
     by_name = next((kind for words, kind in _FABRIC_OF_NAME if re.search(words, name, re.IGNORECASE)), None)
-    return by_name or (link_layer if link_layer in FABRICS else "InfiniBand")
+    if by_name is None and link_layer is not None and link_layer in FABRICS:
+        return link_layer
+    return by_name or "InfiniBand"
 
 
 def socket_gbs(cpu_model: str | None) -> float:

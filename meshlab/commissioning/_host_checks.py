@@ -1,0 +1,289 @@
+"""Checks of several hosts over ssh: names, routes, ports, MTU, interfaces, clocks, a shared folder, and versions."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import secrets
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from meshlab.base._documents import parse_own_json
+from meshlab.base._errors import EngineError, ParseError
+from meshlab.base._version import __version__
+from meshlab.commissioning._doctor import Check
+from meshlab.commissioning._host_probe import nccl_interface
+from meshlab.engines._host_choice import HostChoice
+from meshlab.engines._local import import_path
+
+_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+_LIMIT_S = 90.0  # for all hosts
+_N_CLOCKS = 5  # readings of a clock
+_LARGEST_OFFSET_S = 1.0
+_ENVIRONMENT = "install the same environment under the same path on all hosts"
+
+
+class _Remote:
+    """A host, and the probe that runs on it over ssh."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        variables = [f"{variable}={value}" for variable, value in import_path().items()]
+        probe = [sys.executable, "-m", "meshlab.commissioning._host_probe"]
+        pipe = subprocess.PIPE
+        command = [*_SSH, name, shlex.join(["env", *variables, *probe])]
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self.facts: dict[str, Any] = {}
+        self.answers_s = 0.0
+        self.offset_s = self.uncertainty_s = 0.0
+        self.paths: list[dict[str, Any]] = []
+        self.gloo = ""
+        self.sees_folder = False
+
+    def read(self) -> dict[str, Any]:
+        """Return the next answer, or raise an `EngineError` that names the problem."""
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        with contextlib.suppress(ParseError):
+            if line := self.process.stdout.readline():
+                answer: dict[str, Any] = parse_own_json(line)
+                return answer
+        self.process.kill()
+        errors = self.process.stderr.read()
+        lines = [line for line in errors.splitlines() if line.strip() and not line.startswith("Warning: Permanently")]
+        last = lines[-1].strip() if lines else f"no answer within {_LIMIT_S:g} s"
+        if "No module named" in last and "meshlab" in last:
+            raise EngineError(f"{sys.executable} cannot import meshlab there: {last}", hint=_ENVIRONMENT)
+        if "No such file" in last or "not found" in last:
+            raise EngineError(f"there is no {sys.executable}", hint=_ENVIRONMENT)
+        raise EngineError(last.removeprefix("ssh: "), hint=f"make `ssh {self.name} true` work without a password")
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Send a request, and return its answer."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass  # the host is gone, which the answer shows
+        return self.read()
+
+    def describe(self) -> None:
+        """Read the facts about the host."""
+        began = time.monotonic()
+        self.facts = self.read()
+        self.answers_s = time.monotonic() - began
+
+    def read_clock(self) -> None:
+        """Compare its clock with that of this host. The fastest answer has the smallest error."""
+        readings = []
+        for _ in range(_N_CLOCKS):
+            before = time.time()
+            remote = float(self.ask(kind="time")["time"])
+            after = time.time()
+            readings.append((after - before, remote - (before + after) / 2))
+        round_trip_s, self.offset_s = min(readings)
+        self.uncertainty_s = round_trip_s / 2
+
+    def close(self) -> None:
+        """End the probe."""
+        self.process.kill()
+        self.process.communicate()
+
+
+def check_hosts(hosts: str, folder: str | Path | None = None) -> list[Check]:
+    """Check hosts over ssh. `folder` is one that all of them should see, by default that of `launch`."""
+    choice = HostChoice.read(hosts if hosts.startswith(("ssh:", "slurm")) else f"ssh:{hosts}")
+    if choice.kind != "ssh":
+        raise EngineError("the hosts are checked over ssh", hint="pass their names, such as ssh:node0[1-4]")
+    if shutil.which("ssh") is None:
+        raise EngineError("hosts need ssh, which is not installed")
+    shared = Path.home() / ".cache" / "meshlab" if folder is None else Path(folder).absolute()
+    remotes = [_Remote(name) for name in choice.names]
+    timer = threading.Timer(_LIMIT_S, _kill_all, (remotes,))
+    timer.daemon = True
+    timer.start()
+    try:
+        with ThreadPoolExecutor(len(remotes)) as pool:
+            checks, reached = _reached(pool, remotes)
+            if reached:
+                checks += _compared(pool, reached, shared)
+        return checks
+    finally:
+        timer.cancel()
+        for remote in remotes:
+            remote.close()
+
+
+def _kill_all(remotes: Iterable[_Remote]) -> None:
+    for remote in remotes:
+        remote.process.kill()
+
+
+def _reached(pool: ThreadPoolExecutor, remotes: Sequence[_Remote]) -> tuple[list[Check], list[_Remote]]:
+    """Return the checks of ssh, and the hosts that answer."""
+    checks, reached = [], []
+    for remote, result in [(remote, pool.submit(remote.describe)) for remote in remotes]:
+        try:
+            result.result()
+        except EngineError as error:
+            checks.append(Check(f"ssh {remote.name}", "broken", error.message, str(error.hint)))
+        else:
+            reached.append(remote)
+            text = f"answers after {remote.answers_s:.1f} s as {remote.facts['name']}"
+            checks.append(Check(f"ssh {remote.name}", "ok", text))
+    return checks, reached
+
+
+def _compared(pool: ThreadPoolExecutor, remotes: Sequence[_Remote], shared: Path) -> list[Check]:
+    """Return the checks between hosts that answer."""
+    # One after the other: a host that answers a question late would look like one with another clock.
+    for remote in remotes:
+        remote.read_clock()
+    addresses = {remote.name: [text.split("/")[0] for _, text, _ in remote.facts["interfaces"]] for remote in remotes}
+    first = next(iter(addresses[remotes[0].name]), "")
+
+    def find_paths(remote: _Remote) -> None:
+        peers = [
+            {"name": other.name.rpartition("@")[2], "addresses": addresses[other.name], "port": other.facts["port"]}
+            for other in remotes
+            if other is not remote
+        ]
+        answer = remote.ask(kind="peers", peers=peers, first=first)
+        remote.paths, remote.gloo = answer["paths"], answer["gloo"]
+
+    list(pool.map(find_paths, remotes))
+    return [
+        *_path_checks(remotes),
+        _mtu_check(remotes),
+        *_interface_checks(remotes),
+        _clock_check(remotes),
+        _folder_check(pool, remotes, shared),
+        _version_check(remotes),
+    ]
+
+
+def _path_checks(remotes: Sequence[_Remote]) -> list[Check]:
+    fixes = {
+        "names": "give every host the same entries in /etc/hosts or DNS",
+        "routes": "add a route, or use hosts of one network",
+        "ports": "open all ports between the hosts in their firewalls",
+    }
+    n = sum(len(remote.paths) for remote in remotes)
+    interfaces = sorted({path["interface"] for remote in remotes for path in remote.paths if path["interface"]})
+    texts = {
+        "names": "every host knows the names of the others",
+        "routes": f"all {n} paths between hosts go over {', '.join(interfaces) or 'none'}",
+        "ports": f"connections work on all {n} paths",
+    }
+    return [_check(kind, _problems(remotes, kind), texts[kind], fixes[kind]) for kind in texts]
+
+
+def _problems(remotes: Iterable[_Remote], kind: str) -> list[str]:
+    return [f"{remote.name} {path['problem']}" for remote in remotes for path in remote.paths if path["kind"] == kind]
+
+
+def _check(name: str, problems: Sequence[str], text: str, fix: str) -> Check:
+    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return Check(name, "broken", f"{problems[0]}{more}", fix) if problems else Check(name, "ok", text)
+
+
+def _mtu_check(remotes: Sequence[_Remote]) -> Check:
+    fix = "set the same MTU on all hosts, and on the switches at least that"
+    if problems := _problems(remotes, "mtu"):
+        return _check("mtu", problems, "", fix)
+    used = {remote.name: {path["interface"] for path in remote.paths} for remote in remotes}
+    places: dict[str, list[str]] = {}
+    for remote in remotes:
+        for interface, _, mtu in remote.facts["interfaces"]:
+            if interface in used[remote.name]:
+                places.setdefault(str(mtu), []).append(f"{remote.name} ({interface})")
+    if len(places) > 1:
+        return Check("mtu", "warning", f"the hosts have different MTUs: {_places_text(places)}", fix)
+    works = [path["kind"] not in ("routes", "ports") for remote in remotes for path in remote.paths]
+    where = "" if all(works) else f" on the {sum(works)} paths that work"
+    return Check("mtu", "ok", f"{next(iter(places), 'none')} on all hosts, and large messages arrive{where}")
+
+
+def _interface_checks(remotes: Sequence[_Remote]) -> list[Check]:
+    """Return the networks that the libraries would use, which differ between hosts more often than wanted."""
+    ways: dict[str, Callable[[_Remote], str]] = {
+        "nccl": lambda remote: nccl_interface(remote.facts),
+        "gloo": lambda remote: remote.gloo,
+        "mpi": lambda remote: str(remote.facts["chosen"].get("mpi") or "its library chooses"),
+    }
+    checks = []
+    for backend, way in ways.items():
+        places: dict[str, list[str]] = {}
+        for remote in remotes:
+            places.setdefault(way(remote), []).append(remote.name)
+        if len(places) > 1:
+            text = f"the hosts would use different networks: {_places_text(places)}"
+            checks.append(Check(backend, "warning", text, "set the variable for its network interface on all hosts"))
+        else:
+            checks.append(Check(backend, "ok", f"network: {next(iter(places))}"))
+    return checks
+
+
+def _clock_check(remotes: Sequence[_Remote]) -> Check:
+    problems = []
+    for remote in remotes:
+        if abs(remote.offset_s) - remote.uncertainty_s > _LARGEST_OFFSET_S:
+            way = "ahead of" if remote.offset_s > 0 else "behind"
+            problems.append(f"the clock of {remote.name} is {abs(remote.offset_s):,.1f} s {way} that of this host")
+    most = max(abs(remote.offset_s) + remote.uncertainty_s for remote in remotes)
+    text = f"within {1e3 * most:.0f} ms of that of this host"
+    return _check("clocks", problems, text, "synchronise the clocks, for instance with chrony")
+
+
+def _folder_check(pool: ThreadPoolExecutor, remotes: Sequence[_Remote], shared: Path) -> Check:
+    fix = "choose a folder that all hosts see with --folder, and with folder= of launch()"
+    file = shared / f"doctor-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        shared.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.touch()
+    except OSError as error:
+        return Check("folder", "broken", f"{shared} cannot be written: {error.strerror}", fix)
+    try:
+        answers = list(pool.map(lambda remote: remote.ask(kind="folder", file=str(file))["sees"], remotes))
+    finally:
+        file.unlink(missing_ok=True)
+    blind = [remote.name for remote, sees in zip(remotes, answers, strict=True) if not sees]
+    return _check("folder", [f"{name} does not see {shared}" for name in blind], f"all hosts see {shared}", fix)
+
+
+def _version_check(remotes: Sequence[_Remote]) -> Check:
+    own = {"Python": platform.python_version(), "meshlab": __version__}
+    problems = []
+    for remote in remotes:
+        facts = {"Python": remote.facts["python"], "meshlab": remote.facts["meshlab"]}
+        problems += [
+            f"{remote.name} has {name} {version}, and this host {own[name]}"
+            for name, version in facts.items()
+            if version != own[name]
+        ]
+    for name in sorted({name for remote in remotes for name in remote.facts["packages"]}):
+        places: dict[str, list[str]] = {}
+        for remote in remotes:
+            places.setdefault(remote.facts["packages"].get(name, "none"), []).append(remote.name)
+        if len(places) > 1:
+            problems.append(f"the hosts have different versions of {name}: {_places_text(places)}")
+    text = f"Python {own['Python']} and meshlab {own['meshlab']} on all hosts, with the same packages"
+    return _check("versions", problems, text, _ENVIRONMENT)
+
+
+def _places_text(places: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(
+        f"{what} on {', '.join(hosts[:3])}{f' and {len(hosts) - 3} more' if len(hosts) > 3 else ''}"
+        for what, hosts in places.items()
+    )

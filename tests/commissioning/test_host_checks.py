@@ -1,0 +1,52 @@
+"""The checks of several hosts, on facts that hosts in namespaces cannot have."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from meshlab.base._errors import EngineError
+from meshlab.commissioning._host_checks import _clock_check, _version_check, check_hosts
+from meshlab.commissioning._host_probe import describe, nccl_interface
+
+
+def host(name: str, **facts: Any) -> Any:
+    return SimpleNamespace(name=name, offset_s=0.0, uncertainty_s=0.001, **facts)
+
+
+def test_clocks_minutes_apart_are_named() -> None:
+    hosts = [host("a"), SimpleNamespace(name="b", offset_s=-300.04, uncertainty_s=0.01)]
+    check = _clock_check(hosts)
+    assert (check.verdict, check.text) == ("broken", "the clock of b is 300.0 s behind that of this host")
+    assert _clock_check(hosts[:1]).text == "within 1 ms of that of this host"
+
+
+def test_other_versions_are_named() -> None:
+    own = {**describe(0), "packages": {"torch": "2.9"}}
+    check = _version_check([host("a", facts=own), host("b", facts={**own, "python": "2.7", "packages": {}})])
+    assert check.verdict == "broken"
+    assert check.text.startswith("b has Python 2.7, and this host ")
+    assert check.text.endswith(", and 1 more")
+    assert _version_check([host("a", facts=own)]).verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rdma", "names", "network"),
+    [
+        ("", [], ["docker0", "eth0", "eth1"], "eth0"),
+        ("", [], ["eth0", "ib0"], "ib0"),
+        ("", ["mlx5_0", "mlx5_1"], ["eth0"], "RDMA mlx5_0, mlx5_1"),
+        ("eth1", ["mlx5_0"], ["eth0", "eth1"], "eth1"),
+        ("", [], [], "lo"),
+    ],
+)
+def test_the_network_of_nccl_follows_its_rules(chosen: str, rdma: list[str], names: list[str], network: str) -> None:
+    interfaces = [[name, "10.0.0.1/24", 1500] for name in names]
+    assert nccl_interface({"chosen": {"nccl": chosen}, "rdma": rdma, "interfaces": interfaces}) == network
+
+
+def test_hosts_of_a_scheduler_are_rejected_with_a_fix() -> None:
+    with pytest.raises(EngineError, match="the hosts are checked over ssh; pass their names, such as ssh:node0"):
+        check_hosts("slurm --nodes=2")
