@@ -30,6 +30,7 @@ from meshlab.cli._rehearse import REHEARSE
 from meshlab.cli._report import REPORT
 from meshlab.cli._search import SEARCH
 from meshlab.cli._show import SHOW
+from meshlab.cli._trace import TRACE
 from meshlab.cli._tune import TUNE
 
 _DESCRIPTION = (
@@ -48,6 +49,7 @@ _EXAMPLES = (
     ("meshlab report run2 --baseline run1 --thresholds dgx-h100 -o run2.html", "and its checks"),
     ("meshlab compare run1 run2", "regressions; also of nccl-tests logs"),
     ("meshlab explain train.log", "what is wrong in a log, and what to do"),
+    ('meshlab trace traces/ --mesh "dp=4, tp=2" --run run1', "what a job's collectives cost, by axis"),
     ('meshlab predict "dp=16, tp=8" --cluster dgx-h100', "expected times; starts nothing"),
     ("meshlab app", "the workbench as a web page"),
     ("meshlab search llama3-405b --cluster dgx-h100 --nodes 128", "the best layouts"),
@@ -71,6 +73,7 @@ COMMANDS = (
     REPORT,
     COMPARE,
     EXPLAIN,
+    TRACE,
     PREDICT,
     APP,
     EXPORT,

@@ -26,7 +26,7 @@ _UNKNOWN, _SINGLE = "unknown groups", "groups of one rank"
 def sentences(trace: Trace, mesh: MeshLike | None, machine: Any) -> Iterator[str]:
     """Yield the time by axis, late ranks, unusual delays, and what the files do not show."""
     table = trace.by_axis(mesh, steps=False)
-    for row in _records(table):
+    for row in records(table):
         yield _axis_text(row)
     yield from _delay_texts(trace)
     if machine is not None:
@@ -39,7 +39,8 @@ def sentences(trace: Trace, mesh: MeshLike | None, machine: Any) -> Iterator[str
     yield from dict.fromkeys(f"{note[:1].upper()}{note[1:]}." for rank in trace.job.ranks for note in rank.notes)
 
 
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table."""
     return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 
 
@@ -89,7 +90,7 @@ def _is_missing(value: object) -> bool:
 
 def _delay_texts(trace: Trace) -> Iterator[str]:
     delays = trace.delays()
-    for row in _records(delays.head(_MOST)):
+    for row in records(delays.head(_MOST)):
         step = "" if _is_missing(row["step"]) else f"step {row['step']}: "
         text = (
             f"{step}rank {row['rank']} is {format_time_us(row['lateness_us'])} late for a call of {row['collective']}"
@@ -155,7 +156,7 @@ def axis_rows(table: pd.DataFrame) -> list[list[str]]:
     header = ["axis", "calls", "bytes", "transfer", "wait", "exposed", "hidden"]
     has_steps = "step" in table.columns
     rows = [header if not has_steps else [header[0], "step", *header[1:]]]
-    for row in _records(table):
+    for row in records(table):
         times = [format_time_us(row[name]) if np.isfinite(row[name]) else "" for name in names]
         step = [] if not has_steps else ["" if _is_missing(row["step"]) else str(row["step"])]
         size = bytes_text(row["size_bytes"]) if np.isfinite(row["size_bytes"]) else ""

@@ -125,7 +125,7 @@ _TOTALS = (
 
 
 def _totals(part: pd.DataFrame) -> dict[str, Any]:
-    """Return the sums over the calls of an axis, for an average rank. A transfer is that of the last rank of its call."""
+    """Return the sums over the calls of an axis, for an average rank. Transfers are those of the last ranks."""
     n_files = part["rank"].nunique(dropna=False)
     last = part[part["is_last"]]
     is_split = len(last) > 0
