@@ -183,7 +183,7 @@ def timeline_span(trace: Trace, mesh: MeshLike | None, step: int | None, window:
     if rows["step"].notna().any():
         if step is None:
             waits = rows.groupby("step")[["wait_us", "duration_us"]].sum().sum(axis=1)
-            step = int(waits.idxmax())
+            step = int(waits.index[int(waits.to_numpy().argmax())])
         elif not rows["step"].eq(step).any():
             steps = ", ".join(str(number) for number in rows["step"].dropna().unique()[:8])
             raise BenchError(f"the trace has no step {step}; it has {steps}")
@@ -266,7 +266,7 @@ def timeline(
         wait = np.nan_to_num(rows["wait_us"].to_numpy("float64"))
         end = start + rows["duration_us"].to_numpy("float64")
         waits, transfers = _boxes(start, start + wait, y), _boxes(start + wait, end, y)
-        gray = {"facecolors": theme.line, "edgecolors": theme.ink2, "linewidths": 0.3, "hatch": "/////"}
+        gray: dict[str, Any] = {"facecolors": theme.line, "edgecolors": theme.ink2, "linewidths": 0.3, "hatch": "/////"}
         ax.add_collection(PolyCollection(list(waits[wait > 0]), zorder=2, **gray))
         ax.add_collection(
             PolyCollection(list(transfers), facecolors=color, edgecolors=theme.background, linewidths=0.3, zorder=3)
@@ -346,7 +346,7 @@ def _late_verdict(trace: Trace, span: Span) -> str:
     late = span.rows[span.rows["is_last"] & span.rows["lateness_us"].gt(np.nan_to_num(trace.error_us))]
     if late.empty:
         return ""
-    worst = late.loc[late["lateness_us"].idxmax()]
+    worst = late.iloc[int(late["lateness_us"].to_numpy().argmax())]
     return f"Rank {worst['rank']} is up to {format_time_us(worst['lateness_us'])} late"
 
 
@@ -413,7 +413,7 @@ def calls_on_curve(trace: Trace, machine: Any, *, mesh: MeshLike | None = None, 
         ax.plot(x[slow], y[slow], marker, color="none", markeredgecolor=theme.conflict, markersize=9, zorder=4)
         handles.append(Line2D([], [], color=color, marker=marker, markersize=5, label=name))
     if calls["is_slow"].any():
-        ring = {"linestyle": "none", "marker": "o", "markersize": 9, "color": "none"}
+        ring: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 9, "color": "none"}
         handles.append(Line2D([], [], markeredgecolor=theme.conflict, label="below 80 % of the curve", **ring))
     above = legend_above(ax, handles) if handles else 0.0
     verdict = next(iter(_curve_sentences(calls)), "").rstrip(".")
