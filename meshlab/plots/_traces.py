@@ -125,8 +125,9 @@ def _looks(theme: Theme) -> dict[str, dict[str, Any]]:
         "exposed": {"facecolor": theme.groups[0], **edge},
         "transfer": {"facecolor": theme.groups[0], **edge},
         "hidden by computation": {"facecolor": theme.groups[1], **edge},
-        "waiting for other ranks": {"facecolor": theme.line, "hatch": "////", "edgecolor": theme.ink2, "linewidth": 0},
-        "calls, with their waits": {"facecolor": theme.line2, "hatch": "..", "edgecolor": theme.ink2, "linewidth": 0},
+        # Without a colour behind the hatch: an SVG would keep that of the theme in which it was drawn.
+        "waiting for other ranks": {"facecolor": "none", "hatch": "////", "edgecolor": theme.ink2, "linewidth": 0.6},
+        "calls, with their waits": {"facecolor": "none", "hatch": "..", "edgecolor": theme.ink2, "linewidth": 0.6},
     }
 
 
@@ -164,7 +165,7 @@ def _scale_time(ax: Axes, most: float) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Span:
+class TimelineSpan:
     """The calls of a timeline: of one step, or within a window."""
 
     rows: pd.DataFrame
@@ -173,7 +174,9 @@ class Span:
     name: str  # of the step, in words
 
 
-def timeline_span(trace: Trace, mesh: MeshLike | None, step: int | None, window: tuple[float, float] | None) -> Span:
+def timeline_span(
+    trace: Trace, mesh: MeshLike | None, step: int | None, window: tuple[float, float] | None
+) -> TimelineSpan:
     """Return the calls of a step, by default of that with the longest waits, and those within a window of it."""
     rows = trace.frame(mesh)
     rows = rows[rows["start_us"].notna() & rows["duration_us"].notna()]
@@ -199,7 +202,7 @@ def timeline_span(trace: Trace, mesh: MeshLike | None, step: int | None, window:
         begin, end = begin + first, begin + last
         inside = (rows["start_us"] < end) & (rows["start_us"] + rows["duration_us"] > begin)
         rows = rows[inside]
-    return Span(rows.iloc[:_MOST_CALLS], begin, end, name)
+    return TimelineSpan(rows.iloc[:_MOST_CALLS], begin, end, name)
 
 
 def timeline(
@@ -266,14 +269,14 @@ def timeline(
         wait = np.nan_to_num(rows["wait_us"].to_numpy("float64"))
         end = start + rows["duration_us"].to_numpy("float64")
         waits, transfers = _boxes(start, start + wait, y), _boxes(start + wait, end, y)
-        gray: dict[str, Any] = {"facecolors": theme.line, "edgecolors": theme.ink2, "linewidths": 0.3, "hatch": "/////"}
+        gray: dict[str, Any] = {"facecolors": "none", "edgecolors": theme.ink2, "linewidths": 0.5, "hatch": "/////"}
         ax.add_collection(PolyCollection(list(waits[wait > 0]), zorder=2, **gray))
         ax.add_collection(
             PolyCollection(list(transfers), facecolors=color, edgecolors=theme.background, linewidths=0.3, zorder=3)
         )
         handles.append(Patch(facecolor=color, label=axis))
     if span.rows["wait_us"].gt(0).any():
-        handles.append(Patch(facecolor=theme.line, edgecolor=theme.ink2, hatch="/////", linewidth=0, label="waiting"))
+        handles.append(Patch(facecolor="none", edgecolor=theme.ink2, hatch="/////", linewidth=0.5, label="waiting"))
     above = legend_above(ax, handles)
     above = set_title(ax, [f"{span.name}, {trace.title}"], verdict=_late_verdict(trace, span), gap=above)
     reserve(ax, left=left, above=above, below=38, right=12)
@@ -342,7 +345,7 @@ def _boxes(left: Floats, right: Floats, y: Floats) -> Floats:
     )
 
 
-def _late_verdict(trace: Trace, span: Span) -> str:
+def _late_verdict(trace: Trace, span: TimelineSpan) -> str:
     late = span.rows[span.rows["is_last"] & span.rows["lateness_us"].gt(np.nan_to_num(trace.error_us))]
     if late.empty:
         return ""

@@ -87,20 +87,20 @@ def infer_mesh(
     at the distance times their number. Groups with more calls come first, and one whose axes contradict those of
     earlier groups is not explained.
     """
-    known = [number for number, group in enumerate(groups) if len(group.ranks) > 1]
-    world = world_size or max((max(groups[number].ranks) + 1 for number in known), default=None)
+    listed = [number for number, group in enumerate(groups) if len(group.ranks) > 1]
+    world = world_size or max((max(groups[number].ranks) + 1 for number in listed), default=None)
     if world is None:
         raise MeshError(
             "the trace does not contain the ranks of any process group", hint="pass the mesh of the job as mesh="
         )
     cuts = {1, world}
-    for number in sorted(known, key=lambda number: (-n_calls[number], len(groups[number].ranks))):
+    for number in sorted(listed, key=lambda number: (-n_calls[number], len(groups[number].ranks))):
         ends = _cuts(groups[number].ranks)
         if ends is not None and _is_chain(cuts | ends):
             cuts |= ends
     bounds = sorted(cuts)
     sizes = [outer // inner for inner, outer in itertools.pairwise(bounds)][::-1] or [1]
-    names = _axis_names(groups, [groups[number] for number in known], bounds, n_calls)
+    names = _axis_names(groups, [groups[number] for number in listed], bounds, n_calls)
     mesh = DeviceMesh(list(zip(names, sizes, strict=True)))
     places = place_groups(groups, mesh)
     unexplained = tuple(
@@ -135,12 +135,12 @@ def _is_chain(values: Iterable[int]) -> bool:
 
 
 def _axis_names(
-    groups: Sequence[ProcessGroup], known: Sequence[ProcessGroup], bounds: Sequence[int], n_calls: Sequence[int]
+    groups: Sequence[ProcessGroup], listed: Sequence[ProcessGroup], bounds: Sequence[int], n_calls: Sequence[int]
 ) -> list[str]:
     """Return the name of each axis, slowest first: the description of the groups along it, if they have one."""
     votes: dict[int, Counter[str]] = {}
     calls = dict(zip(groups, n_calls, strict=True))
-    for group in known:
+    for group in listed:
         name = axis_name(group.description)
         if name is not None and (ends := _cuts(group.ranks)) is not None:
             inner, outer = min(ends), max(ends)

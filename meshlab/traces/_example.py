@@ -20,17 +20,17 @@ def example_ranks() -> list[RankTrace]:
     generator = np.random.default_rng(46)
     rows = [CallRows() for _ in range(mesh.world_size)]
     compute: list[list[tuple[float, float]]] = [[] for _ in rows]
-    now = np.zeros(mesh.world_size)
+    clock = np.zeros(mesh.world_size)
     for step in range(_STEPS):
         for _ in range(_LAYERS):
-            _compute(now, compute, generator)
-            _call(mesh, "tp", now, rows, step, "all_reduce", _TP_BYTES, _TP_US, generator)
+            _compute(clock, compute, generator)
+            _call(mesh, "tp", clock, rows, step, "all_reduce", _TP_BYTES, _TP_US, generator)
         # The gradients are reduced while the next layer computes.
-        begin = now.copy()
-        _compute(now, compute, generator)
+        begin = clock.copy()
+        _compute(clock, compute, generator)
         _call(mesh, "dp", begin, rows, step, "all_reduce", _DP_BYTES, _DP_US, generator)
-        now[:] = np.maximum(now, begin)
-        _call(mesh, "dp", now, rows, step, "all_gather", _DP_BYTES, _DP_US / 2, generator)
+        clock[:] = np.maximum(clock, begin)
+        _call(mesh, "dp", clock, rows, step, "all_gather", _DP_BYTES, _DP_US / 2, generator)
     groups = [
         ProcessGroup(f"{number}", f"mesh_{group.axes[0]}", group.ranks)
         for number, group in enumerate([*mesh["dp"], *mesh["tp"]])
@@ -51,17 +51,17 @@ def example_ranks() -> list[RankTrace]:
     ]
 
 
-def _compute(now: np.ndarray, compute: list[list[tuple[float, float]]], generator: np.random.Generator) -> None:
-    for rank in range(len(now)):
+def _compute(clock: np.ndarray, compute: list[list[tuple[float, float]]], generator: np.random.Generator) -> None:
+    for rank in range(len(clock)):
         length = _COMPUTE_US * (1 + 0.02 * generator.standard_normal()) + (_LATE_US if rank == _LATE_RANK else 0.0)
-        compute[rank].append((float(now[rank]), float(now[rank] + length)))
-        now[rank] += length
+        compute[rank].append((float(clock[rank]), float(clock[rank] + length)))
+        clock[rank] += length
 
 
 def _call(
     mesh: DeviceMesh,
     axis: str,
-    now: np.ndarray,
+    clock: np.ndarray,
     rows: list[CallRows],
     step: int,
     collective: str,
@@ -72,18 +72,18 @@ def _call(
     first = 0 if axis == "dp" else len(mesh["dp"])
     for number, group in enumerate(mesh[axis]):
         members = np.array(group.ranks)
-        end = now[members].max() + time_us * (1 + 0.03 * generator.standard_normal())
+        end = clock[members].max() + time_us * (1 + 0.03 * generator.standard_normal())
         for rank in group.ranks:
             own_end = end + 2 * generator.random()
             rows[rank].add(
                 collective,
-                float(now[rank]),
-                float(own_end - now[rank]),
+                float(clock[rank]),
+                float(own_end - clock[rank]),
                 group=first + number,
                 kernel=f"ncclDevKernel_{collective}",
                 size_bytes=float(size),
                 dtype="bfloat16",
                 step=step,
-                launch_us=float(now[rank]),
+                launch_us=float(clock[rank]),
             )
-            now[rank] = own_end
+            clock[rank] = own_end

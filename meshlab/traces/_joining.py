@@ -17,7 +17,7 @@ _FARTHEST_US = 60e6  # between the times of ranks whose hosts have the same date
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class JoinedRanks:
     """The ranks of a job that have files, its process groups, and all calls of all ranks in columns."""
 
     ranks: tuple[RankTrace, ...]
@@ -34,7 +34,7 @@ class Job:
         return len(self.rank)
 
 
-def join_ranks(traces: Sequence[RankTrace]) -> Job:
+def join_ranks(traces: Sequence[RankTrace]) -> JoinedRanks:
     """Return the files of several ranks as one job. Raise if they are of different jobs."""
     ordered = sorted(traces, key=lambda trace: (trace.rank is None, trace.rank))
     _check(ordered)
@@ -68,7 +68,7 @@ def join_ranks(traces: Sequence[RankTrace]) -> Job:
         )
         for trace, shift in zip(ordered, shifts, strict=True)
     )
-    return Job(shifted, max(worlds, default=None), groups, columns, rank, file, origin)
+    return JoinedRanks(shifted, max(worlds, default=None), groups, columns, rank, file, origin)
 
 
 def _times(trace: RankTrace) -> Column:

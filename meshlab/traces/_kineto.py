@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshlab.base._documents import mapping_or_empty, objects_in
+from meshlab.base._documents import mapping_or_empty, objects_in, parse_json
+from meshlab.base._errors import ParseError
 from meshlab.base._numerals import whole_or_none
 from meshlab.traces._kernels import BACKEND_RANGE, collective_of_kernel, communicates, is_nccl, library_of
 from meshlab.traces._rank_trace import (
@@ -205,7 +205,7 @@ class _Reader:
         ranges = _Ranges([call.range for call in calls if call.range is not None])
         comms = _Ranges(self.comms)
         by_comms = {id(call.arguments): number for number, call in enumerate(calls) if call.arguments}
-        used = set()
+        launched = set()
         for kernel in self.kernels:
             arguments = mapping_or_empty(kernel.get("args"))
             correlation = arguments.get("correlation")
@@ -219,9 +219,9 @@ class _Reader:
                 number = by_id.get(arguments.get("External id"))
             call = None if number is None else calls[number]
             if number is not None:
-                used.add(number)
+                launched.add(number)
             self._add_kernel(rows, kernel, arguments, launch, call)
-        return [call for number, call in enumerate(calls) if number not in used]
+        return [call for number, call in enumerate(calls) if number not in launched]
 
     def _add_kernel(
         self, rows: CallRows, kernel: Event, arguments: Event, launch: float, call: _HostCall | None
@@ -340,8 +340,8 @@ def _group_list(config: object) -> list[Event]:
     """Return the process groups of a header, which some versions write as a string of JSON."""
     if isinstance(config, str):
         try:
-            config = json.loads(config)
-        except (ValueError, RecursionError):
+            config = parse_json(config)
+        except ParseError:
             return []
     return objects_in(config)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.frames._statistics import bandwidth
-from meshlab.traces._joining import Job
+from meshlab.traces._joining import JoinedRanks
 from meshlab.traces._rank_trace import Column, Floats, Integers
 
 Flags = npt.NDArray[np.bool_]
@@ -83,7 +83,7 @@ class _Runs:
         return np.asarray(np.maximum.reduceat(ordered, self.starts) - np.minimum.reduceat(ordered, self.starts))
 
 
-def match_calls(job: Job) -> Matched:
+def match_calls(job: JoinedRanks) -> Matched:
     """Match the calls of all ranks, align their clocks, and split waits from transfers."""
     columns = job.columns
     names = _Names(columns["collective"])
@@ -144,7 +144,7 @@ def _starts_of_runs(values: Integers) -> Integers:
     return np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
 
 
-def _group_sizes(job: Job) -> Integers:
+def _group_sizes(job: JoinedRanks) -> Integers:
     sizes = np.array([*(group.n_ranks or -1 for group in job.groups), -1], dtype=np.int64)
     is_message = (job.columns["source"] >= 0) & (job.columns["destination"] >= 0)
     return np.where(is_message, 2, sizes[job.columns["group"]])
@@ -160,7 +160,7 @@ def _codes(values: Column) -> Integers:
     return np.asarray(pd.factorize(values, use_na_sentinel=False)[0], dtype=np.int64)
 
 
-def _calls(job: Job, names: _Names) -> tuple[Integers, tuple[int, ...]]:
+def _calls(job: JoinedRanks, names: _Names) -> tuple[Integers, tuple[int, ...]]:
     """Return the number of the call of each row, and the groups whose calls could not be matched."""
     columns = job.columns
     group = columns["group"]
@@ -206,7 +206,7 @@ def _in_time_order(call: Integers, time: Floats) -> Integers:
     return number[call]
 
 
-def _labels(job: Job, names: _Names) -> Integers:
+def _labels(job: JoinedRanks, names: _Names) -> Integers:
     """Return a number per collective and size, equal for ranks that make the same call."""
     kinds = {"send": "message", "recv": "message", "all_to_all_v": "all_to_all"}
     kind = _codes(np.array([kinds.get(name, name) for name in names.names], dtype=object))[names.codes]
@@ -287,13 +287,13 @@ def _shifted(
     reference = max(by_rank.values(), key=len)
     ends = time + np.nan_to_num(columns["duration_us"])
     positions = dict(zip(reference.tolist(), range(len(reference)), strict=True))
-    for own in by_rank.values():
-        if own is reference:
+    for rows_of_rank in by_rank.values():
+        if rows_of_rank is reference:
             continue
-        shift = _best_shift(label[reference], label[own], ends[reference], ends[own])
+        shift = _best_shift(label[reference], label[rows_of_rank], ends[reference], ends[rows_of_rank])
         if shift is None:
             return None
-        positions |= dict(zip(own.tolist(), range(shift, shift + len(own)), strict=True))
+        positions |= dict(zip(rows_of_rank.tolist(), range(shift, shift + len(rows_of_rank)), strict=True))
     values = np.array([positions[row] for row in rows.tolist()], dtype=np.int64)
     return np.asarray(values - values.min())
 
@@ -319,7 +319,7 @@ def _best_shift(first: Integers, second: Integers, first_ends: Floats, second_en
 # -- clocks ------------------------------------------------------------------------------------------------------------
 
 
-def _clock_errors(job: Job, call: Integers, is_common: Flags) -> Floats:
+def _clock_errors(job: JoinedRanks, call: Integers, is_common: Flags) -> Floats:
     """Return the error of the clock of each file in µs, by the ends of the calls that it shares with other files.
 
     Files of one host have the same clock. Otherwise, ends that differ by less than three times their

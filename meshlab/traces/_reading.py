@@ -66,7 +66,7 @@ def trace_files(folder: Path) -> list[Path]:
 
 
 def _by_numbers(path: Path) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d{1,18})", path.name)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", path.name)]
 
 
 def read_ranks(paths: Paths) -> list[RankTrace]:

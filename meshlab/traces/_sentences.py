@@ -130,9 +130,9 @@ def _group_texts(trace: Trace, mesh: MeshLike | None) -> Iterator[str]:
         yield f"The calls of {describe_group(trace.job.groups[number])} differ between its ranks, and are not matched."
     groups = trace.groups(mesh)
     unexplained = groups[groups["axis"].isna() & groups["n_ranks"].ne(1) & groups["calls"].gt(0)]
-    known = unexplained[unexplained["ranks"].notna()]
-    for number in known.index[:_MOST].tolist():
-        calls = int(known["calls"][number])
+    listed_groups = unexplained[unexplained["ranks"].notna()]
+    for number in listed_groups.index[:_MOST].tolist():
+        calls = int(listed_groups["calls"][number])
         yield f"{describe_group(trace.job.groups[number])} is not along axes of the mesh ({_count(calls)}).".replace(
             "process", "Process", 1
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.traces._axes import Place
-from meshlab.traces._joining import Job
+from meshlab.traces._joining import JoinedRanks
 from meshlab.traces._matching import Matched
 from meshlab.traces._overlap import hidden_time, longest_idle
 from meshlab.traces._rank_trace import Column, Floats
@@ -24,7 +24,7 @@ _ORDINARY, _UNUSUAL = 0.9, 2.0  # quantile of the gaps of a host, and the multip
 _LEAST_GAP_US = 100.0
 
 
-def call_frame(job: Job, matched: Matched) -> pd.DataFrame:
+def call_frame(job: JoinedRanks, matched: Matched) -> pd.DataFrame:
     """Return a row per call and rank, without axes, see `Trace.frame`."""
     import pandas as pd
 
@@ -74,7 +74,7 @@ def _integers(values: Column) -> Any:
     return pd.arrays.IntegerArray(np.where(integers < 0, 0, integers), integers < 0)
 
 
-def _overlaps(job: Job, matched: Matched) -> tuple[Floats, Floats]:
+def _overlaps(job: JoinedRanks, matched: Matched) -> tuple[Floats, Floats]:
     """Return the exposed and the hidden part of each transfer, or of each call whose wait is unknown."""
     # In the times of the file, because those of its kernels have the same clock.
     start, duration = job.columns["start_us"], job.columns["duration_us"]
@@ -167,7 +167,7 @@ def _sum(values: pd.Series) -> float:
     return float(np.nansum(numbers)) if np.isfinite(numbers).any() else np.nan
 
 
-def delay_frame(job: Job, matched: Matched) -> pd.DataFrame:
+def delay_frame(job: JoinedRanks, matched: Matched) -> pd.DataFrame:
     """Return the calls before which the host of the last rank was idle for unusually long, see `Trace.delays`."""
     import pandas as pd
 

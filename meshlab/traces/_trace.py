@@ -16,7 +16,7 @@ from meshlab.mesh._axes import format_ranks
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.traces._axes import Place, check_mesh, infer_mesh, place_groups
 from meshlab.traces._curves import compare_with_curve
-from meshlab.traces._joining import Job, join_ranks
+from meshlab.traces._joining import JoinedRanks, join_ranks
 from meshlab.traces._matching import Matched, match_calls
 from meshlab.traces._reading import Paths, read_ranks
 from meshlab.traces._sentences import axis_rows, sentences
@@ -38,7 +38,7 @@ class Trace:
 
     Parameters
     ----------
-    job : Job
+    job : JoinedRanks
         The joined files.
 
     Examples
@@ -51,7 +51,7 @@ class Trace:
     DeviceMesh('dp=2, tp=2')
     """
 
-    job: Job
+    job: JoinedRanks
 
     @classmethod
     def read(cls, paths: Paths) -> Trace:
