@@ -89,7 +89,7 @@ def infer_mesh(
     """
     listed = [number for number, group in enumerate(groups) if len(group.ranks) > 1]
     world = world_size or max((max(groups[number].ranks) + 1 for number in listed), default=None)
-    if world is None:
+    if world is None or not listed:
         raise MeshError(
             "the trace does not contain the ranks of any process group", hint="pass the mesh of the job as mesh="
         )

@@ -18,6 +18,7 @@ Flags = npt.NDArray[np.bool_]
 _SYNCHRONISING = frozenset(name for name, facts in COLLECTIVES.items() if facts.synchronises)
 _UNEVEN = ("all_to_all", "all_to_all_v")  # whose ranks may have different sizes
 _MESSAGES = ("send", "recv")
+_SAME = 1.2  # ratio of two spreads of the ends that do not differ
 _MOST_SHIFTS = 64  # calls by which the beginnings of two recordings may differ
 _SIGMA = 1.4826  # standard deviation of a normal distribution, in median absolute deviations
 _SIGNIFICANT = 3  # standard deviations of the ends, beyond which they show an error of a clock
@@ -300,7 +301,7 @@ def _shifted(
 
 def _best_shift(first: Integers, second: Integers, first_ends: Floats, second_ends: Floats) -> int | None:
     """Return the position in the first recording at which the second begins, None if their calls do not agree."""
-    best: tuple[float, int] | None = None
+    fits: list[tuple[float, float, int]] = []
     for shift in range(-_MOST_SHIFTS, _MOST_SHIFTS + 1 + max(0, len(first) - len(second))):
         begin, end = max(0, shift), min(len(first), shift + len(second))
         if end - begin < max(1, min(len(first), len(second)) // 2):
@@ -310,10 +311,13 @@ def _best_shift(first: Integers, second: Integers, first_ends: Floats, second_en
             continue
         # Ends of one call are at the same time, apart from a constant error of the clocks.
         differences = second_ends[other] - first_ends[begin:end]
-        error = float(np.median(np.abs(differences - np.median(differences))))
-        if best is None or error < best[0]:
-            best = (error, shift)
-    return None if best is None else best[1]
+        middle = float(np.median(differences))
+        fits.append((float(np.median(np.abs(differences - middle))), abs(middle), shift))
+    # Calls at regular intervals agree with any shift. Then the clocks decide.
+    least = min((error for error, _, _ in fits), default=0.0)
+    return min(((middle, shift) for error, middle, shift in fits if error <= _SAME * least + 1.0), default=(0.0, None))[
+        1
+    ]
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------
