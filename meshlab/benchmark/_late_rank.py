@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.base._collectives import COLLECTIVES
+from meshlab.base._collectives import COLLECTIVES, usual_collective
 from meshlab.base._errors import BenchError
 from meshlab.base._units import parse_size
 from meshlab.engines._engines import Engines
@@ -31,7 +31,7 @@ def late_rank(
     mesh: MeshLike | None = None,
     *,
     axis: str | Sequence[str] = WORLD,
-    collective: str = "all_reduce",
+    collective: str | None = None,
     size: str | int = "1M",
     delays_us: Sequence[float] = _DELAYS_US,
     repeats: int = 40,
@@ -50,8 +50,8 @@ def late_rank(
         The mesh of the groups. Not needed if `axis` is ``"world"``.
     axis : str or sequence of str, default "world"
         The axis or axes along which the collective runs.
-    collective : str, default "all_reduce"
-        A collective that no rank leaves before all ranks have entered it.
+    collective : str, optional
+        A collective that no rank leaves before all ranks have entered it. By default the usual one of the axis.
     size : str or int, default "1M"
         Size of the call in bytes, as nccl-tests counts it. The elements are float32.
     delays_us : sequence of float, default (0, 50, 250, 1000)
@@ -84,10 +84,11 @@ def late_rank(
     """
     import pandas as pd
 
+    name = axis if isinstance(axis, str) else "-".join(axis)
+    collective = usual_collective(name) if collective is None else collective
     delays = _checked(collective, delays_us, repeats)
     frame = engines.run(_measure, mesh, axis=axis, arguments=(collective, parse_size(size), delays, repeats))
     rows = []
-    name = axis if isinstance(axis, str) else "-".join(axis)
     for group, ranks in frame.groupby("group", sort=False):
         if len(ranks) < 2:
             raise BenchError(f"group {group} has one rank, which waits for no other", hint="choose a larger axis")
@@ -160,9 +161,9 @@ def _measure(
 
 def _prepared(comm: Communicator, collective: str, size: int) -> Any:
     """Return the call to repeat."""
-    if collective == "barrier":
-        return comm.barrier
     facts = COLLECTIVES[collective]
+    if not facts.has_size:
+        return comm.barrier
     count = facts.count_for(size, 4, comm.size)
     send = comm.xp.zeros(max(1, facts.elements("sends", count, comm.size)), dtype="float32")
     out = comm.xp.zeros(max(1, facts.elements("receives", count, comm.size)), dtype="float32")

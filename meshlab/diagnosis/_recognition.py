@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -108,8 +108,9 @@ def read(source: TextSource | Iterable[str | os.PathLike[str]], *, world_size: i
     >>> ml.read("GPU0  X  NV18\nGPU1  NV18  X").kind
     'description of hardware'
     """
-    if not isinstance(source, (str, bytes, os.PathLike)):
-        return Trace.read(source)
+    paths = list(source) if isinstance(source, (list, tuple, Iterator)) else []
+    if paths and all(isinstance(path, (str, os.PathLike)) for path in paths):
+        return Trace.read(paths)
     if isinstance(source, (str, os.PathLike)) and len(str(source)) < _LONGEST_NAME and is_folder(source):
         folder = Path(source)
         if run_id_in(folder) is None and trace_files(folder):
@@ -117,14 +118,15 @@ def read(source: TextSource | Iterable[str | os.PathLike[str]], *, world_size: i
         if run_id_in(folder) is None:
             raise ParseError("this folder has no saved run", hint="pass one of its files", file=str(folder))
         return Reading("saved run", RunData.load(folder))
-    path = path_of(source)
+    text_source: Any = source  # of another type, it is refused
+    path = path_of(text_source)
     if path is not None and path.suffix.lower() in (".parquet", ".csv"):
         return Reading("results", as_results(path))
     if path is not None and path.suffix.lower() == ".json" and (reading := _own_json(path)) is not None:
         return reading
     if path is not None and is_trace_file(path):
         return Trace.read(path)
-    text, name = text_of(source, hint=_HINT)
+    text, name = text_of(text_source, hint=_HINT)
     refuse_pickle(text[:8], name)
     with collector_paused():
         return _reading_of(text, name, world_size, may_be_name=isinstance(source, str))

@@ -383,7 +383,7 @@ def calls_on_curve(trace: Trace, machine: Any, *, mesh: MeshLike | None = None, 
     --------
     >>> import meshlab as ml
     >>> from matplotlib.figure import Figure
-    >>> machine = ml.predict("dp=2, tp=2", "dgx-h100", collectives=["all_reduce", "all_gather"])
+    >>> machine = ml.predict("dp=2, tp=2", "dgx-h100")
     >>> ax = ml.plot.calls_on_curve(ml.Trace.example(), machine, ax=Figure((8, 4)).add_subplot())
     >>> ax.get_ylabel()
     'busbw (GB/s)'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshlab.base._collectives import usual_collective
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.traces._rank_trace import PROFILE, CallRows, ProcessGroup, RankTrace, merged
 
@@ -24,13 +25,13 @@ def example_ranks() -> list[RankTrace]:
     for step in range(_STEPS):
         for _ in range(_LAYERS):
             _compute(clock, compute, generator)
-            _call(mesh, "tp", clock, rows, step, "all_reduce", _TP_BYTES, _TP_US, generator)
+            _call(mesh, "tp", clock, rows, step, _TP_BYTES, _TP_US, generator)
         # The gradients are reduced while the next layer computes.
         begin = clock.copy()
         _compute(clock, compute, generator)
-        _call(mesh, "dp", begin, rows, step, "all_reduce", _DP_BYTES, _DP_US, generator)
+        _call(mesh, "dp", begin, rows, step, _DP_BYTES, _DP_US, generator)
         clock[:] = np.maximum(clock, begin)
-        _call(mesh, "dp", clock, rows, step, "all_gather", _DP_BYTES, _DP_US / 2, generator)
+        _call(mesh, "dp", clock, rows, step, _DP_BYTES // 2, _DP_US / 2, generator)
     groups = [
         ProcessGroup(f"{number}", f"mesh_{group.axes[0]}", group.ranks)
         for number, group in enumerate([*mesh["dp"], *mesh["tp"]])
@@ -64,11 +65,11 @@ def _call(
     clock: np.ndarray,
     rows: list[CallRows],
     step: int,
-    collective: str,
     size: int,
     time_us: float,
     generator: np.random.Generator,
 ) -> None:
+    collective = usual_collective(axis)
     first = 0 if axis == "dp" else len(mesh["dp"])
     for number, group in enumerate(mesh[axis]):
         members = np.array(group.ranks)

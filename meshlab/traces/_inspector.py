@@ -10,7 +10,7 @@ import numpy as np
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._documents import mapping_or_empty
 from meshlab.base._numerals import whole_or_none
-from meshlab.traces._rank_trace import INSPECTOR, CallRows, ProcessGroup, RankTrace, collective_name
+from meshlab.traces._rank_trace import INSPECTOR, MESSAGES, SENDS, CallRows, ProcessGroup, RankTrace, collective_name
 
 _KINDS = (("coll_perf", "coll"), ("p2p_perf", "p2p"))
 """The objects that describe a call, and the prefix of their fields. Messages exist since NCCL 2.30."""
@@ -94,8 +94,8 @@ def _add(
     number = whole_or_none(call.get(f"{prefix}_sn"))
     peer = whole_or_none(call.get("p2p_peer"))
     peers = (-1, -1)
-    if peer is not None and rank is not None and collective in ("send", "recv"):
-        peers = (rank, peer) if collective == "send" else (peer, rank)
+    if peer is not None and rank is not None and collective in MESSAGES:
+        peers = (rank, peer) if collective in SENDS else (peer, rank)
     dumped = whole_or_none(mapping_or_empty(document.get("metadata")).get("dump_timestamp_us"))
     rows.add(
         collective,

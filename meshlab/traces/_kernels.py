@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from meshlab.base._collectives import NCCL_FUNCTIONS
+from meshlab.traces._rank_trace import collective_name
 
 # By the beginning or a part of the name. NCCL and RCCL share their names. The others are kernels that frameworks and
 # vendors run in the place of a collective of NCCL, mostly without a process group in the trace.
 _OTHERS = (
-    ("vLLM or SGLang (custom all_reduce)", r"cross_device_reduce|quick_?reduce"),
+    ("vLLM or SGLang (custom all-reduce)", r"cross_device_reduce|quick_?reduce"),
     ("TensorRT-LLM or FlashInfer", r"all_?reduce_fusion|AllReduceFusion|(?:one|two)ShotAllReduce|trtllm_.*all_?reduce"),
-    ("PyTorch (symmetric memory)", r"(?:one_shot|two_shot)_all_reduce|multimem_(?:one_shot|all_reduce|all_gather)"),
+    ("PyTorch (symmetric memory)", r"(?:one_shot|two_shot)_all_reduce|multimem_(?:one_shot|all_)"),
     ("MSCCL++", r"mscclpp"),
     ("MSCCL", r"mscclKernel|msccl_"),
     ("DeepEP", r"deep_ep::"),
@@ -30,10 +32,14 @@ _FUNCTIONS = tuple(
     if function.algorithms  # messages run under the name SendRecv, which any call of messages has
 )
 
-HOST_BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl", "hccl")
-"""The prefixes of torch's ranges around a call of a backend, such as ``nccl:all_reduce``."""
+_RANGE = re.compile(r"[a-z]{2,8}:(?!:)([a-z_]+)(?: \d.*)?")
 
-BACKEND_RANGE = re.compile(rf"(?:{'|'.join(HOST_BACKENDS)}):\w")
+
+@lru_cache(maxsize=4096)
+def is_backend_range(name: str) -> bool:
+    """Return whether a range of the host is that of a backend of torch around a call, such as ``nccl:all_reduce``."""
+    match = _RANGE.fullmatch(name)
+    return match is not None and collective_name(match[1]) is not None
 
 
 def communicates(kernel: str) -> bool:

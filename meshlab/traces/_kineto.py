@@ -13,11 +13,14 @@ import numpy as np
 from meshlab.base._documents import mapping_or_empty, objects_in, parse_json
 from meshlab.base._errors import ParseError
 from meshlab.base._numerals import whole_or_none
-from meshlab.traces._kernels import BACKEND_RANGE, collective_of_kernel, communicates, is_nccl, library_of
+from meshlab.traces._kernels import collective_of_kernel, communicates, is_backend_range, is_nccl, library_of
 from meshlab.traces._rank_trace import (
     COALESCED,
+    HOST_BACKENDS,
+    MESSAGES,
     NO_INTERVALS,
     PROFILE,
+    UNEVEN,
     CallRows,
     OtherKernels,
     ProcessGroup,
@@ -35,7 +38,7 @@ _COMMS = "record_param_comms"
 _LEAST_GAP_US = 50.0  # of the host. Shorter ones are between the operations of any program
 _LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "xpu_runtime"})
 _HOST_OPERATIONS = frozenset({"cpu_op", "operator"})
-_HOST_TRANSFERS = ("gloo:", "mpi:", "ucc:")  # whose ranges last as long as the transfer
+_HOST_TRANSFERS = tuple(f"{name}:" for name in HOST_BACKENDS)
 _DEVICE_RANGES = "gpu_user_annotation"  # copies of the host's ranges, which would count each call twice
 _DEEPEST = 4  # ranges around a launch
 
@@ -171,7 +174,7 @@ class _Reader:
                     compute.append((start, end))
             elif kind == _DEVICE_RANGES:
                 continue
-            elif BACKEND_RANGE.match(name) is not None:
+            elif is_backend_range(name):
                 self.ranges.append(_range_of(event, name, start, end))
             elif kind in _HOST_OPERATIONS:
                 busy.append((start, end))
@@ -271,8 +274,8 @@ class _Reader:
         group = self._group(arguments)
         n = self.groups[group].n_ranks if group >= 0 else whole_or_none(arguments.get("Group size"))
         splits = (_numbers(arguments.get("In split size")), _numbers(arguments.get("Out split size")))
-        if collective == "all_to_all" and any(len(set(split)) > 1 for split in splits):
-            collective = "all_to_all_v"
+        if collective is not None and collective in UNEVEN and any(len(set(split)) > 1 for split in splits):
+            collective = UNEVEN[collective]
         dtype, itemsize = element_type(arguments.get("dtype"))
         inputs, outputs = (whole_or_none(arguments.get(f"{side} msg nelems")) for side in ("In", "Out"))
         size = size_in_bytes(collective, inputs, outputs, itemsize, n)
@@ -312,7 +315,7 @@ class _Reader:
         self, collective: str | None, peers: re.Match[str] | None, arguments: Event, group: int
     ) -> tuple[int, int]:
         """Return the global ranks of the sender and of the receiver of a message, -1 if they are unknown."""
-        if collective not in ("send", "recv"):
+        if collective not in MESSAGES:
             return -1, -1
         source, destination = (whole_or_none(arguments.get(f"{side} Rank")) for side in ("Src", "Dst"))
         if source is not None and destination is not None and source != destination:
@@ -384,8 +387,14 @@ def _size_of_dims(collective: str | None, arguments: Event, n: int | None) -> tu
         return np.nan, None, np.nan
     shape = _numbers(dims[0])
     dtype, itemsize = element_type(types[0])
-    # Of an all_to_all, whose chunks may differ, the input of a rank is not the size.
-    if collective in ("all_to_all", COALESCED, None) or not shape or not isinstance(dims[0], list):
+    # If chunks may have different sizes, the input of a rank is not the size.
+    if (
+        collective is None
+        or collective in UNEVEN
+        or collective == COALESCED
+        or not shape
+        or not isinstance(dims[0], list)
+    ):
         return np.nan, dtype, np.nan
     count = math.prod(shape)
     return size_in_bytes(collective, count, None, itemsize, n), dtype, float(count * itemsize) if itemsize else np.nan

@@ -11,13 +11,11 @@ import numpy.typing as npt
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.frames._statistics import bandwidth
 from meshlab.traces._joining import JoinedRanks
-from meshlab.traces._rank_trace import Column, Floats, Integers
+from meshlab.traces._rank_trace import MESSAGES, SENDS, UNEVEN, Column, Floats, Integers
 
 Flags = npt.NDArray[np.bool_]
 
 _SYNCHRONISING = frozenset(name for name, facts in COLLECTIVES.items() if facts.synchronises)
-_UNEVEN = ("all_to_all", "all_to_all_v")  # whose ranks may have different sizes
-_MESSAGES = ("send", "recv")
 _SAME = 1.2  # ratio of two spreads of the ends that do not differ
 _MOST_SHIFTS = 64  # calls by which the beginnings of two recordings may differ
 _SIGMA = 1.4826  # standard deviation of a normal distribution, in median absolute deviations
@@ -105,8 +103,8 @@ def match_calls(job: JoinedRanks) -> Matched:
         # All ranks leave a call at about the same time, so a longer call began earlier.
         start = np.where(synchronises, -duration, np.nan)
     wait, lateness, is_last = _waits(runs, start, duration, is_complete, synchronises)
-    if (is_message := names.are_in(_MESSAGES)).any():
-        wait = _with_messages(wait, runs, start, duration, is_message, names.are_in(("send",)))
+    if (is_message := names.are_in(MESSAGES)).any():
+        wait = _with_messages(wait, runs, start, duration, is_message, names.are_in(SENDS))
     transfer = duration - wait
     spread = runs.spread(np.where(synchronises, start + duration, np.nan))
     spread = spread[np.isfinite(spread)]
@@ -209,9 +207,10 @@ def _in_time_order(call: Integers, time: Floats) -> Integers:
 
 def _labels(job: JoinedRanks, names: _Names) -> Integers:
     """Return a number per collective and size, equal for ranks that make the same call."""
-    kinds = {"send": "message", "recv": "message", "all_to_all_v": "all_to_all"}
+    kinds = dict.fromkeys(MESSAGES, "message") | {uneven: even for even, uneven in UNEVEN.items()}
     kind = _codes(np.array([kinds.get(name, name) for name in names.names], dtype=object))[names.codes]
-    size = np.where(names.are_in(_UNEVEN), np.nan, job.columns["size_bytes"])
+    # The ranks of such a call may have different sizes.
+    size = np.where(names.are_in({*UNEVEN, *UNEVEN.values()}), np.nan, job.columns["size_bytes"])
     return kind * (1 << 20) + _codes(np.nan_to_num(size, nan=-1.0))
 
 

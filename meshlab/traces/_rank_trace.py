@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._collectives import COLLECTIVES, NCCL_FUNCTIONS
 
 Floats = npt.NDArray[np.float64]
@@ -46,6 +47,20 @@ _NAMES = {name.replace("_", ""): name for name in COLLECTIVES} | {
     function.name.lower(): name for name, function in NCCL_FUNCTIONS.items()
 }
 _SUFFIXES = re.compile(r"(?:_?(?:base|oop|coalesced|sparse|single|object)|_(?:into_)?tensors?|_out)+_?$")
+
+MESSAGES = frozenset(name for name, facts in COLLECTIVES.items() if len(facts.peers) == 1)
+"""The calls of a sender and of a receiver, which are one call."""
+
+SENDS = frozenset(name for name in MESSAGES if COLLECTIVES[name].is_paired)
+"""The messages of a sender."""
+
+UNEVEN: Mapping[str, str] = MappingProxyType(
+    {facts.like: name for name, facts in COLLECTIVES.items() if facts.counted and facts.like is not None}
+)
+"""The collective that a call is if its chunks have different sizes, by the one with equal chunks."""
+
+HOST_BACKENDS = frozenset({"ucc", *BACKENDS} - {*GPU_BACKENDS})
+"""The backends of torch whose calls run on the host, so that their ranges last as long as the transfer."""
 
 COALESCED = "coalesced"
 """Calls that the program grouped, so that a single kernel runs all of them. Their sizes are not recorded."""
@@ -108,7 +123,7 @@ class ProcessGroup(NamedTuple):
     @property
     def is_on_host(self) -> bool:
         """True if the group may use a backend whose calls run on the host, such as Gloo."""
-        return not self.backend or any(name in self.backend for name in ("gloo", "mpi", "ucc"))
+        return not self.backend or any(name in self.backend for name in HOST_BACKENDS)
 
 
 NO_GROUP = ProcessGroup("")

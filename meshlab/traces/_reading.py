@@ -72,6 +72,9 @@ def _by_numbers(path: Path) -> list[tuple[int, str]]:
 def read_ranks(paths: Paths) -> list[RankTrace]:
     """Return the calls of all ranks in files or folders."""
     listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    for path in listed:
+        if not isinstance(path, (str, os.PathLike)):
+            raise ParseError(f"a {type(path).__name__} is not the path of a trace", hint=_HINT)
     if not listed:
         raise ParseError("no file was passed", hint=_HINT)
     files = [file for item in listed for file in _files_of(Path(item))]

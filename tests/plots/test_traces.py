@@ -56,7 +56,7 @@ def test_late_ranks_are_marked(trace: ml.Trace) -> None:
 
 
 def test_calls_below_the_curve_are_ringed(trace: ml.Trace) -> None:
-    prediction = ml.predict("dp=2, tp=2", "dgx-h100", collectives=["all_reduce", "all_gather"])
+    prediction = ml.predict("dp=2, tp=2", "dgx-h100")
     ax = trace.plot("curve", machine=prediction)
     names = [text.get_text() for text in ax.get_legend().get_texts()]  # type: ignore[union-attr]
     assert "all_reduce · tp, 2 ranks" in names
