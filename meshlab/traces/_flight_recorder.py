@@ -13,11 +13,14 @@ from meshlab.base._documents import mapping_or_empty, objects_in
 from meshlab.base._numerals import whole_or_none
 from meshlab.traces._rank_trace import (
     FLIGHT_RECORDER,
+    LATEST_US,
     CallRows,
     ProcessGroup,
     RankTrace,
     collective_name,
     element_type,
+    rank_number,
+    sequence_number,
     size_in_bytes,
 )
 
@@ -37,7 +40,7 @@ def read_dump(document: Mapping[str, Any], file: str) -> RankTrace:
     rows = CallRows()
     for entry in objects_in(document.get("entries")):
         _add(rows, entry, groups, index)
-    rank = whole_or_none(document.get("rank"))
+    rank = rank_number(document.get("rank"))
     match = _RANK.search(Path(file).name)
     if rank is None and match is not None:
         rank = int(match[1])
@@ -53,8 +56,10 @@ def _groups(document: Mapping[str, Any]) -> list[ProcessGroup]:
     for key, item in mapping_or_empty(document.get("pg_config")).items():
         facts = mapping_or_empty(item)
         text = facts.get("ranks")
-        numbers = re.findall(r"\d{1,9}", text) if isinstance(text, str) and "..." not in text else text
-        ranks = tuple(number for number in map(whole_or_none, numbers or ()) if number is not None)
+        numbers: list[Any] = text if isinstance(text, list) else []
+        if isinstance(text, str) and "..." not in text:
+            numbers = re.findall(r"\d{1,9}", text)
+        ranks = tuple(number for number in map(rank_number, numbers) if number is not None)
         groups.append(ProcessGroup(str(facts.get("name", key)), str(facts.get("desc") or ""), ranks))
     return groups
 
@@ -73,16 +78,15 @@ def _add(rows: CallRows, entry: Mapping[str, Any], groups: list[ProcessGroup], i
     inputs, outputs = (_elements(entry.get(f"{side}_sizes")) for side in ("input", "output"))
     created, duration = entry.get("time_created_ns"), entry.get("duration_ms")
     is_message = bool(entry.get("is_p2p"))
-    sequence = whole_or_none(entry.get("p2p_seq_id" if is_message else "collective_seq_id"))
     rows.add(
         collective,
         np.nan,
-        float(duration) * 1e3 if isinstance(duration, (int, float)) and duration > 0 else np.nan,
+        float(duration) * 1e3 if isinstance(duration, (int, float)) and 0 < duration < 1e12 else np.nan,
         group=group,
         dtype=dtype,
         size_bytes=size_in_bytes(collective, inputs, outputs, itemsize, n),
-        sequence=-1 if sequence is None else sequence,
-        launch_us=created / 1e3 if isinstance(created, (int, float)) else np.nan,
+        sequence=sequence_number(entry.get("p2p_seq_id" if is_message else "collective_seq_id")),
+        launch_us=created / 1e3 if isinstance(created, (int, float)) and 0 <= created < LATEST_US * 1e3 else np.nan,
         peers=_peers(title, groups[group].ranks if group >= 0 else ()),
     )
 

@@ -10,7 +10,20 @@ import numpy as np
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._documents import mapping_or_empty
 from meshlab.base._numerals import whole_or_none
-from meshlab.traces._rank_trace import INSPECTOR, MESSAGES, SENDS, CallRows, ProcessGroup, RankTrace, collective_name
+from meshlab.traces._rank_trace import (
+    INSPECTOR,
+    LATEST_US,
+    MESSAGES,
+    SENDS,
+    CallRows,
+    ProcessGroup,
+    RankTrace,
+    collective_name,
+    key_of,
+    rank_number,
+    sequence_number,
+    size_in_bytes,
+)
 
 _KINDS = (("coll_perf", "coll"), ("p2p_perf", "p2p"))
 """The objects that describe a call, and the prefix of their fields. Messages exist since NCCL 2.30."""
@@ -27,7 +40,9 @@ def read_calls(documents: Iterable[Any], file: str) -> list[RankTrace]:
     for document in documents:
         if is_inspected(document):
             metadata = mapping_or_empty(document.get("metadata"))
-            processes.setdefault((str(metadata.get("hostname") or ""), metadata.get("pid")), []).append(document)
+            processes.setdefault((str(metadata.get("hostname") or ""), key_of(metadata.get("pid"))), []).append(
+                document
+            )
     return [
         _rank_trace(file, host, rank, world, calls)
         for (host, _), calls_of_process in processes.items()
@@ -38,7 +53,7 @@ def read_calls(documents: Iterable[Any], file: str) -> list[RankTrace]:
 def _by_rank(documents: list[Mapping[str, Any]]) -> list[tuple[int | None, int | None, list[Mapping[str, Any]]]]:
     """Split the calls of a process by its ranks in its largest communicator, which are taken for those of the job."""
     headers = [mapping_or_empty(document["header"]) for document in documents]
-    places = {(whole_or_none(header.get("n_ranks")) or 0, whole_or_none(header.get("rank"))) for header in headers}
+    places = {(rank_number(header.get("n_ranks")) or 0, rank_number(header.get("rank"))) for header in headers}
     world = max(n for n, _ in places)
     ranks = sorted(rank for n, rank in places if n == world and rank is not None)
     if len(ranks) < 2:
@@ -59,11 +74,11 @@ def _rank_trace(
     for document in documents:
         header = mapping_or_empty(document["header"])
         name = str(header.get("id") or "")
-        position = whole_or_none(header.get("rank"))
+        position = rank_number(header.get("rank"))
         if name not in index:
             index[name] = len(groups)
             label = str(header.get("comm_name") or "")
-            n = whole_or_none(header.get("n_ranks"))
+            n = rank_number(header.get("n_ranks"))
             # The communicator of all ranks lists them. The others follow from their ranks' files, see `join_ranks`.
             ranks = tuple(range(n)) if n is not None and n == world and position == rank else ()
             groups.append(ProcessGroup(name, "" if label == "unknown" else label, ranks, n, position=position))
@@ -91,8 +106,7 @@ def _add(
     # Inspector counts the bytes of one rank's chunk, and multiplies them by the ranks for its bandwidths.
     factor = 1 if facts is None or not facts.has_total_size else n
     time = call.get(f"{prefix}_exec_time_us")
-    number = whole_or_none(call.get(f"{prefix}_sn"))
-    peer = whole_or_none(call.get("p2p_peer"))
+    peer = rank_number(call.get("p2p_peer"))
     peers = (-1, -1)
     if peer is not None and rank is not None and collective in MESSAGES:
         peers = (rank, peer) if collective in SENDS else (peer, rank)
@@ -102,8 +116,8 @@ def _add(
         np.nan,
         float(time) if isinstance(time, (int, float)) and 0 < time < 1e15 else np.nan,
         group=group,
-        size_bytes=np.nan if size is None or factor is None or facts is None else float(size * factor),
-        sequence=-1 if number is None else number,
-        launch_us=np.nan if dumped is None else float(dumped),
+        size_bytes=np.nan if facts is None else size_in_bytes(facts.name, size, size, factor, 1),
+        sequence=sequence_number(call.get(f"{prefix}_sn")),
+        launch_us=float(dumped) if dumped is not None and 0 <= dumped < LATEST_US else np.nan,
         peers=peers,
     )

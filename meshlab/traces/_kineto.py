@@ -17,6 +17,7 @@ from meshlab.traces._kernels import collective_of_kernel, communicates, is_backe
 from meshlab.traces._rank_trace import (
     COALESCED,
     HOST_BACKENDS,
+    LATEST_US,
     MESSAGES,
     NO_INTERVALS,
     PROFILE,
@@ -28,7 +29,10 @@ from meshlab.traces._rank_trace import (
     collective_name,
     element_type,
     gaps,
+    key_of,
     merged,
+    rank_number,
+    sequence_number,
     size_in_bytes,
 )
 
@@ -102,7 +106,7 @@ class _Reader:
     def __init__(self, root: Event, file: str) -> None:
         self.root, self.file = root, file
         info = mapping_or_empty(root.get("distributedInfo"))
-        self.rank, self.world = whole_or_none(info.get("rank")), whole_or_none(info.get("world_size"))
+        self.rank, self.world = rank_number(info.get("rank")), rank_number(info.get("world_size"))
         self.backend = str(info.get("backend") or "")
         self.groups: list[ProcessGroup] = [_group_of(item) for item in _group_list(info.get("pg_config"))]
         self._index = {group.name: number for number, group in enumerate(self.groups)}
@@ -157,12 +161,14 @@ class _Reader:
                 end = start + float(event.get("dur") or 0.0)
             except (KeyError, TypeError, ValueError):
                 continue
+            if not -LATEST_US < start <= end < LATEST_US:
+                continue
             kind = category.lower()
             if kind in _LAUNCHES:
                 busy.append((start, end))
                 correlation = mapping_or_empty(event.get("args")).get("correlation")
                 if isinstance(correlation, (int, str)):
-                    launches[correlation] = (event.get("tid"), start)
+                    launches[correlation] = (key_of(event.get("tid")), start)
             elif kind == "kernel":
                 if name not in is_communication:
                     is_communication[name] = communicates(name)
@@ -203,23 +209,27 @@ class _Reader:
     def _add_kernels(self, rows: CallRows, calls: Sequence[_HostCall]) -> list[_HostCall]:
         """Add a row per kernel that communicates. Return the calls whose kernel is not in the file."""
         by_range = {id(call.range): number for number, call in enumerate(calls)}
-        by_id = {call.arguments.get("External id"): number for number, call in enumerate(calls)}
-        by_id.pop(None, None)
+        by_id = {
+            key_of(call.arguments["External id"]): number
+            for number, call in enumerate(calls)
+            if "External id" in call.arguments
+        }
         ranges = _Ranges([call.range for call in calls if call.range is not None])
         comms = _Ranges(self.comms)
         by_comms = {id(call.arguments): number for number, call in enumerate(calls) if call.arguments}
         launched = set()
         for kernel in self.kernels:
             arguments = mapping_or_empty(kernel.get("args"))
-            correlation = arguments.get("correlation")
+            correlation = key_of(arguments.get("correlation"))
             thread, launch = self.launches.get(correlation, (None, np.nan))
             inside, around = ranges.at(thread, launch), comms.at(thread, launch)
             number = by_range.get(id(inside)) if inside is not None else None
             if number is None and around is not None:
                 number = by_comms.get(id(around.arguments))
-            if number is None and arguments.get("External id") != correlation:
+            event_id = key_of(arguments.get("External id"))
+            if number is None and event_id != correlation:
                 # In old traces both numbers are equal, and the number is that of another event.
-                number = by_id.get(arguments.get("External id"))
+                number = by_id.get(event_id)
             call = None if number is None else calls[number]
             if number is not None:
                 launched.add(number)
@@ -272,7 +282,7 @@ class _Reader:
         name = str(arguments.get("Collective name") or (title.rpartition(":")[2].split(" ")[0] if title else ""))
         collective = collective_name(name) if name and name != _COMMS else None
         group = self._group(arguments)
-        n = self.groups[group].n_ranks if group >= 0 else whole_or_none(arguments.get("Group size"))
+        n = self.groups[group].n_ranks if group >= 0 else rank_number(arguments.get("Group size"))
         splits = (_numbers(arguments.get("In split size")), _numbers(arguments.get("Out split size")))
         if collective is not None and collective in UNEVEN and any(len(set(split)) > 1 for split in splits):
             collective = UNEVEN[collective]
@@ -297,7 +307,7 @@ class _Reader:
         if key is None or key == "":
             return -1
         ranks = _numbers(arguments.get("Process Group Ranks"))
-        size = whole_or_none(arguments.get("Group size"))
+        size = rank_number(arguments.get("Group size"))
         number = self._index.get(str(key))
         if number is not None and (self.groups[number].ranks or len(ranks) != size):
             return number
@@ -317,7 +327,7 @@ class _Reader:
         """Return the global ranks of the sender and of the receiver of a message, -1 if they are unknown."""
         if collective not in MESSAGES:
             return -1, -1
-        source, destination = (whole_or_none(arguments.get(f"{side} Rank")) for side in ("Src", "Dst"))
+        source, destination = (rank_number(arguments.get(f"{side} Rank")) for side in ("Src", "Dst"))
         if source is not None and destination is not None and source != destination:
             return source, destination
         if peers is None:
@@ -336,7 +346,7 @@ class _Reader:
 
 
 def _range_of(event: Event, name: str, start: float, end: float) -> _Range:
-    return _Range(start, end, event.get("tid"), name, mapping_or_empty(event.get("args")))
+    return _Range(start, end, key_of(event.get("tid")), name, mapping_or_empty(event.get("args")))
 
 
 def _group_list(config: object) -> list[Event]:
@@ -351,7 +361,7 @@ def _group_list(config: object) -> list[Event]:
 
 def _group_of(item: Event) -> ProcessGroup:
     ranks = _numbers(item.get("ranks"))
-    size = whole_or_none(item.get("pg_size"))
+    size = rank_number(item.get("pg_size"))
     is_complete = size is None or len(ranks) == size
     name = item.get("pg_name", item.get("uid", ""))
     description, backend = str(item.get("pg_desc") or ""), str(item.get("backend_config") or "")
@@ -374,8 +384,7 @@ def _numbers(value: object) -> tuple[int, ...]:
 
 def _sequence(arguments: Event) -> int:
     for key in ("Seq", "seq", "Sequence number"):
-        number = whole_or_none(arguments.get(key))
-        if number is not None:
+        if (number := sequence_number(arguments.get(key))) >= 0:
             return number
     return -1
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._collectives import COLLECTIVES, NCCL_FUNCTIONS
+from meshlab.base._numerals import whole_or_none
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -42,6 +43,10 @@ _TORCH_TYPES = MappingProxyType(
     }
 )
 """The name in numpy and the bytes of torch's element types, by their names in C++ and Python, without spaces."""
+
+_MOST_RANKS, _MOST_CALLS, _MOST_ELEMENTS = 1 << 22, 1 << 48, 1 << 50
+LATEST_US = 1e16
+"""Times beyond this are damaged: since 1970, they are at most 4e15 µs."""
 
 _NAMES = {name.replace("_", ""): name for name in COLLECTIVES} | {
     function.name.lower(): name for name, function in NCCL_FUNCTIONS.items()
@@ -83,6 +88,23 @@ def element_type(text: object) -> tuple[str | None, int | None]:
     return _TORCH_TYPES.get(plain, (None, None))
 
 
+def rank_number(value: object) -> int | None:
+    """Return a value of a document as a rank or a number of ranks, None if it cannot be either."""
+    number = whole_or_none(value)
+    return number if number is not None and 0 <= number <= _MOST_RANKS else None
+
+
+def sequence_number(value: object) -> int:
+    """Return a value of a document as the number of a call, -1 if it is not one."""
+    number = whole_or_none(value)
+    return number if number is not None and 0 <= number < _MOST_CALLS else -1
+
+
+def key_of(value: object) -> int | str:
+    """Return the number or the name of a thread or an event, which can be a key."""
+    return value if isinstance(value, (int, str)) else str(value)
+
+
 def size_in_bytes(
     collective: str | None, inputs: int | None, outputs: int | None, itemsize: int | None, n: int | None
 ) -> float:
@@ -98,7 +120,7 @@ def size_in_bytes(
         elements = inputs if facts.only_root is None else _times(outputs, n)
     else:
         elements = outputs if facts.only_root is None and outputs else _times(inputs, n)
-    return elements * itemsize if elements else np.nan
+    return float(elements * itemsize) if elements and 0 < elements < _MOST_ELEMENTS else np.nan
 
 
 def _times(count: int | None, n: int | None) -> int | None:

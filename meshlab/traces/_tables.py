@@ -20,7 +20,7 @@ GROUP = "_group"
 """The column with the index of the group in the job, until `with_places` replaces it by names."""
 
 _MOSTLY = 0.5  # share of the calls in which a rank that is named comes last
-_ORDINARY, _UNUSUAL = 0.9, 2.0  # quantile of the gaps of a host, and the multiple of it that is unusual
+_ORDINARY, _UNUSUAL = 0.75, 2.0  # quantile of the gaps of a host, and the multiple of it that is unusual
 _LEAST_GAP_US = 100.0
 
 

@@ -248,7 +248,7 @@ class Trace:
         """Return the calls for which a rank was unusually late because its host was idle before it.
 
         Idle means that the host runs no operation and is in no call. The longest gap before a call is unusual if it is
-        longer than twice the 90th percentile of these gaps of the rank. The rank was the last, and late by half to
+        longer than twice the upper quartile of these gaps of the rank. The rank was the last, and late by half to
         twice the gap, so that the gap explains it.
 
         Returns
