@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.base._errors import ParseError
+from meshlab.base._errors import MeshlabError, ParseError
 from tests.traces.trace_maker import WORLD_OF_TWO, comms, document, event, group_of, kernel_event, write
 
 
@@ -347,3 +349,34 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     (tmp_path / "log.json").write_text(inspected(0, 0, 1.0))
     with pytest.raises(ParseError, match="of different kinds: profiler trace and NCCL Inspector log"):
         ml.Trace.read([*write(tmp_path, document(call)), tmp_path / "log.json"])
+
+
+JUNK = [None, "x", -1, 10**30, 1e308, float("inf"), [], {}, [[]], True, "9" * 500, "[1,2", [1, "a"], {"a": 1}]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in items:
+        yield (*path, key)
+        yield from places(part, (*path, key))
+
+
+@pytest.mark.parametrize("kind", ["trace", "log", "dump"])
+def test_damaged_values_are_missing_or_refused(kind: str, tmp_path: Path) -> None:
+    peers = {"Src Rank": 0, "Dst Rank": 1}
+    entry = {"process_group": ["0", "x"], "profiling_name": "nccl:send 0->1", "duration_ms": 0.5, "input_sizes": [[4]]}
+    source: Any = {
+        "trace": document([kernel_event(100.0, 50.0), kernel_event(300.0, 9.0, "send", **peers), launch(82.0, 1000)]),
+        "log": json.loads(inspected(0, 0, 5.0)),
+        "dump": {"pg_config": {"0": {"name": "0", "ranks": "[0, 1]"}}, "entries": [entry]},
+    }[kind]
+    path = tmp_path / "trace_0.json"
+    for number, place in enumerate(places(source)):
+        content = json.loads(json.dumps(source))
+        part = content
+        for key in place[:-1]:
+            part = part[key]
+        part[place[-1]] = JUNK[number % len(JUNK)]
+        path.write_text(json.dumps(content))
+        with contextlib.suppress(MeshlabError):
+            ml.Trace.read(path).explain()
