@@ -89,7 +89,7 @@ def infer_mesh(
     """
     listed = [number for number, group in enumerate(groups) if len(group.ranks) > 1]
     world = world_size or max((max(groups[number].ranks) + 1 for number in listed), default=None)
-    if world is None or not listed:
+    if not world or not listed:
         raise MeshError(
             "the trace does not contain the ranks of any process group", hint="pass the mesh of the job as mesh="
         )
@@ -116,6 +116,8 @@ def _cuts(ranks: Sequence[int]) -> set[int] | None:
     ends: set[int] = set()
     while len(offsets) > 1:
         stride = int(offsets[1])
+        if stride == 0:  # a rank is listed twice
+            return None
         n = 1
         while n < len(offsets) and offsets[n] == n * stride:
             n += 1
