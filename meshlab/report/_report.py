@@ -6,7 +6,7 @@ import base64
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from importlib.resources import files
 from pathlib import Path
@@ -88,28 +88,28 @@ class Content:
     where: str  # the measured system
     headline: Answer
     next_step: Answer
-    stages: tuple[Answer, ...]  # of an acceptance, otherwise empty
-    answers: tuple[Answer, ...]
-    nodes: ReportTable | None  # the verdicts of an acceptance on several hosts
-    caveats: list[str]  # reasons to distrust the numbers
-    machine: list[str]
-    pivots: list[ReportTable]  # one row per size
-    loads: list[ReportTable]  # pairs, contention and interference
-    loads_title: str
-    details: list[ReportTable]  # every row with its interval
-    more_tables: int  # number of omitted details
-    expected: ReportTable | None  # the largest sizes, with the expected performance
-    published: ReportTable | None  # the published runs that they were compared with
-    thresholds: ReportTable | None
-    changed: ReportTable | None  # the baseline next to the results
-    tuning: TuningSection | None
-    trace: TraceSection | None
+    stages: tuple[Answer, ...] = ()  # of an acceptance, otherwise empty
+    answers: tuple[Answer, ...] = ()
+    nodes: ReportTable | None = None  # the verdicts of an acceptance on several hosts
+    caveats: list[str] = field(default_factory=list)  # reasons to distrust the numbers
+    machine: list[str] = field(default_factory=list)
+    pivots: list[ReportTable] = field(default_factory=list)  # one row per size
+    loads: list[ReportTable] = field(default_factory=list)  # pairs, contention and interference
+    loads_title: str = ""
+    details: list[ReportTable] = field(default_factory=list)  # every row with its interval
+    more_tables: int = 0  # number of omitted details
+    expected: ReportTable | None = None  # the largest sizes, with the expected performance
+    published: ReportTable | None = None  # the published runs that they were compared with
+    thresholds: ReportTable | None = None
+    changed: ReportTable | None = None  # the baseline next to the results
+    tuning: TuningSection | None = None
+    trace: TraceSection | None = None
     method: Facts
-    repeat: str  # the command that repeats the measurement, empty if unknown
-    environment: list[tuple[str, Facts]]
-    hosts: ReportTable | None  # of a run on several hosts
-    log: list[str]  # its last lines
-    more_log: int  # number of lines before them
+    repeat: str = ""  # the command that repeats the measurement, empty if unknown
+    environment: list[tuple[str, Facts]] = field(default_factory=list)
+    hosts: ReportTable | None = None  # of a run on several hosts
+    log: list[str] = field(default_factory=list)  # its last lines
+    more_log: int = 0  # number of lines before them
 
 
 class Report:
