@@ -12,6 +12,7 @@ from . import plots as plots
 from . import prediction as prediction
 from . import runs as runs
 from . import topology as topology
+from . import traces as traces
 from . import widgets as widgets
 from .analysis._comparison import compare as compare
 from .analysis._judge import judge as judge
@@ -45,6 +46,7 @@ from .topology.model._cluster import Cluster as Cluster
 from .topology.model._presets import preset as preset
 from .topology.placement._placement import place as place
 from .topology.readers._hosts import probe as probe
+from .traces._trace import Trace as Trace
 from .widgets._workbench import Workbench as Workbench
 
 plot = plots

@@ -79,7 +79,8 @@ class Limits:
     column: str
     latency: float
     transfer: float
-    least_us: float  # a smaller difference does not count
+    least_us: float  # a smaller difference of a host does not count
+    least_of_paths_us: float  # the same of a rail or a path, of which there are more, so that chance has more effect
     suspicion: float = math.inf  # the factor of a first measurement, after which a second one decides, if it is smaller
 
     @property
@@ -88,15 +89,19 @@ class Limits:
         return replace(self, latency=min(self.latency, self.suspicion), transfer=min(self.transfer, self.suspicion))
 
     def most(self, usual_us: float, factor: float) -> float:
-        """Return the longest time that is not slow if the usual one takes `usual_us`."""
+        """Return the longest time of a host that is not slow if the usual one takes `usual_us`."""
         return max(factor * usual_us, usual_us + self.least_us)
+
+    def most_of_paths(self, usual_us: float, factor: float) -> float:
+        """Return the same for a rail or a path."""
+        return max(factor * usual_us, usual_us + self.least_of_paths_us)
 
 
 # On a CPU, ranks wait for cores for about a time slice, so that only the fastest batches are comparable, and only large
 # differences count.
-CPU_LIMITS = Limits("min_us", 3.0, 3.0, 1000.0, 2.0)
+CPU_LIMITS = Limits("min_us", 3.0, 3.0, 1000.0, 4000.0, 2.0)
 # Paths through more switches take longer, but each host has a neighbour.
-GPU_LIMITS = Limits("time_us", 1.5, 1.25, 5.0)
+GPU_LIMITS = Limits("time_us", 1.5, 1.25, 5.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +164,12 @@ class Paths:
         is_fine = ~is_slow[:, None] & ~is_slow[None, :]
         # A rail of a host is slow if it is slow to every host whose rail is fine, which the fastest path shows.
         of_rail = _least(np.where(is_fine, self.times, np.nan), 2)
+        most = self.limits.most_of_paths(self.reference, self.factor)
         slow_rails = (of_rail > most) & (len(self.times) > 1) & (len(self.hosts) >= _FEWEST)
         parts |= {SlowPart((self.hosts[h],), int(rail)): float(of_rail[rail, h]) for rail, h in np.argwhere(slow_rails)}
         others = np.where(slow_rails[:, :, None] | slow_rails[:, None, :] | ~is_fine, np.nan, self.times)
         # Of many paths, some take far longer than the fastest ones by chance, so that their middle decides.
-        most = self.limits.most(_lower_median(others), self.factor)
+        most = self.limits.most_of_paths(_lower_median(others), self.factor)
         with np.errstate(invalid="ignore"):
             slow_paths = [(rail, a, b) for rail, a, b in np.argwhere(others > most) if a < b]
         rails = {(a, b): [rail for rail, *ends in slow_paths if tuple(ends) == (a, b)] for _, a, b in slow_paths}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from meshlab.base._errors import ParseError
-from meshlab.base._files import read_bytes
+from meshlab.base._files import decode_text, read_bytes
 
 _DECODER = json.JSONDecoder()
 _BRACKET = re.compile(r"[\[\]{}]")
@@ -41,6 +41,20 @@ def parse_json(text: str, *, file: str | None = None, hint: str = "copy the file
     # As in Python, NaN and Infinity are numbers, and the last of two equal keys counts. Half of a surrogate pair
     # becomes a replacement character, because such a string cannot be printed or written.
     return _parsed(_DECODER, text, file, hint)
+
+
+def parse_large_json(content: bytes, *, file: str | None = None, hint: str = "copy the file again") -> Any:
+    """Return the value of a JSON document of up to gigabytes, such as a trace. Raises as `parse_json`."""
+    # orjson takes half of the time and of the memory. It rejects what other programs write, such as NaN and bytes that
+    # are not UTF-8, and is not installed where it has no wheel.
+    try:
+        from orjson import loads
+    except ImportError:
+        return parse_json(decode_text(content), file=file, hint=hint)
+    try:
+        return loads(content)
+    except ValueError:
+        return parse_json(decode_text(content), file=file, hint=hint)
 
 
 def parse_own_json(text: str, *, file: str | None = None, hint: str = "copy the file again") -> Any:

@@ -1,4 +1,4 @@
-"""Tools whose output meshlab does not read yet, and what only they print, so that messages can name them."""
+"""Tools whose output is not a text to explain, and what only they print, so that messages can name them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class OtherTool:
     marks: tuple[str, ...]
     instead: str
     is_document: bool = False  # JSON of this tool alone, which shows its marks at the beginning
+    reason: str = "it is not read yet"
 
     def printed(self, text: str) -> bool:
         """Return whether a text is the output of this tool, or contains it."""
@@ -35,8 +36,9 @@ _INSTEAD = "pass the log of the job (NCCL_DEBUG=INFO), with the lines around its
 _TRACE = OtherTool(
     "a profiler trace (Kineto, in the format of Chrome)",
     ('"traceEvents"', '"deviceProperties"', '"ph": "X"', '"ph":"X"'),
-    "pass the log of the job: a trace contains times, but no messages",
+    "pass its file to ml.read(), or to meshlab trace",
     is_document=True,
+    reason="a trace contains times, but no messages to explain",
 )
 OTHER_TOOLS: tuple[OtherTool, ...] = (
     _TRACE,

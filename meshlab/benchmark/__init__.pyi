@@ -7,6 +7,7 @@ from ._environments import READS as READS
 from ._environments import EnvComparison as EnvComparison
 from ._environments import compare_env as compare_env
 from ._estimate import Estimate as Estimate
+from ._late_rank import late_rank as late_rank
 from ._run import Run as Run
 from .rehearsal._rehearsal import Rehearsal as Rehearsal
 from .rehearsal._rehearsal import RehearsedCall as RehearsedCall

@@ -43,6 +43,12 @@ def _run(options: argparse.Namespace) -> int:
         return accept_per_node(options, lambda of_node: _accept(of_node, None))
     if options.ranks is not None and launch is not None and launch.launcher == "srun" and not launch.interface:
         launch = None  # srun without MPI: this task starts its ranks
+    if launch is not None:
+        from meshlab.engines._mpi_world import load_mpi
+
+        # MPICH sends a part of its memory beyond its addresses over PMI2. After the imports of this command, that is
+        # other data instead of zeros, and Slurm rejects the message on three hosts and more.
+        load_mpi()
     return _accept(options, None if launch is None else launch.size)[0]
 
 

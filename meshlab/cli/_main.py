@@ -34,6 +34,7 @@ from meshlab.cli._rehearse import REHEARSE
 from meshlab.cli._report import REPORT
 from meshlab.cli._search import SEARCH
 from meshlab.cli._show import SHOW
+from meshlab.cli._trace import TRACE
 from meshlab.cli._tune import TUNE
 
 _DESCRIPTION = (
@@ -53,6 +54,7 @@ _EXAMPLES = (
     ("meshlab compare run1 run2", "regressions; also of nccl-tests logs"),
     ("meshlab judge nccl-tests.log", "is this number normal?"),
     ("meshlab explain train.log", "what is wrong in a log, and what to do"),
+    ('meshlab trace traces/ --mesh "dp=4, tp=2" --run run1', "what a job's collectives cost, by axis"),
     ('meshlab predict "dp=16, tp=8" --cluster dgx-h100', "expected times; starts nothing"),
     ("meshlab app", "the workbench as a web page"),
     ("meshlab search llama3-405b --cluster dgx-h100 --nodes 128", "the best layouts"),
@@ -77,6 +79,7 @@ COMMANDS = (
     COMPARE,
     JUDGE,
     EXPLAIN,
+    TRACE,
     PREDICT,
     APP,
     EXPORT,

@@ -25,6 +25,7 @@ def _run(options: argparse.Namespace) -> int:
     from meshlab.mesh._describe import wrapped
     from meshlab.report._report import Report
     from meshlab.runs._rundata import RunData
+    from meshlab.traces._trace import Trace
 
     first = options.runs[0]
     if not options.out and not (len(options.runs) == 1 and not is_file(first)):
@@ -43,6 +44,7 @@ def _run(options: argparse.Namespace) -> int:
             nodes=options.nodes,
             baseline=baseline[0] if len(baseline) == 1 else baseline or None,
             thresholds=read_thresholds(options.thresholds),
+            trace=Trace.read([Path(name) for name in options.trace]) if options.trace else None,
             title=options.title,
             redact=options.redact,
         )
@@ -117,6 +119,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_nodes(parser)
     parser.add_argument("--mesh", help="the measured mesh, if the runs do not contain it")
+    parser.add_argument(
+        "--trace",
+        nargs="+",
+        metavar="FILE",
+        help="traces of a job on the same machine, or a folder with them: its time by axis, and its calls on curves",
+    )
     parser.add_argument("--title", help="the headline")
     parser.add_argument("--pictures", action="store_true", help="write the figures of a .md report as PNG files")
     add_redact(parser)

@@ -202,11 +202,11 @@ def _mtu_check(remotes: Sequence[_Remote]) -> Check:
     fix = "set the same MTU on all hosts, and on the switches at least that"
     if problems := _problems(remotes, "mtu"):
         return _check("mtu", problems, "", fix)
-    used = {remote.name: {path["interface"] for path in remote.paths} for remote in remotes}
+    path_interfaces = {remote.name: {path["interface"] for path in remote.paths} for remote in remotes}
     places: dict[str, list[str]] = {}
     for remote in remotes:
         for interface, _, mtu in remote.facts["interfaces"]:
-            if interface in used[remote.name]:
+            if interface in path_interfaces[remote.name]:
                 places.setdefault(str(mtu), []).append(f"{remote.name} ({interface})")
     if len(places) > 1:
         return Check("mtu", "warning", f"the hosts have different MTUs: {_places_text(places)}", fix)
@@ -263,14 +263,14 @@ def _folder_check(pool: ThreadPoolExecutor, remotes: Sequence[_Remote], shared: 
 
 
 def _version_check(remotes: Sequence[_Remote]) -> Check:
-    own = {"Python": platform.python_version(), "meshlab": __version__}
+    client = {"Python": platform.python_version(), "meshlab": __version__}
     problems = []
     for remote in remotes:
         facts = {"Python": remote.facts["python"], "meshlab": remote.facts["meshlab"]}
         problems += [
-            f"{remote.name} has {name} {version}, and this host {own[name]}"
+            f"{remote.name} has {name} {version}, and this host {client[name]}"
             for name, version in facts.items()
-            if version != own[name]
+            if version != client[name]
         ]
     for name in sorted({name for remote in remotes for name in remote.facts["packages"]}):
         places: dict[str, list[str]] = {}
@@ -278,7 +278,7 @@ def _version_check(remotes: Sequence[_Remote]) -> Check:
             places.setdefault(remote.facts["packages"].get(name, "none"), []).append(remote.name)
         if len(places) > 1:
             problems.append(f"the hosts have different versions of {name}: {_places_text(places)}")
-    text = f"Python {own['Python']} and meshlab {own['meshlab']} on all hosts, with the same packages"
+    text = f"Python {client['Python']} and meshlab {client['meshlab']} on all hosts, with the same packages"
     return _check("versions", problems, text, _ENVIRONMENT)
 
 

@@ -75,8 +75,8 @@ def _path_to(peer: Mapping[str, Any]) -> dict[str, Any]:
         except OSError as error:
             return path | {"kind": "routes", "problem": f"has no route to {name} at {resolved}: {error.strerror}"}
         source = probe.getsockname()[0]
-    own = {address.split("/")[0]: interface for interface, address in network_interfaces() if address}
-    path["interface"] = own.get(source, "lo")
+    interfaces = {address.split("/")[0]: interface for interface, address in network_interfaces() if address}
+    path["interface"] = interfaces.get(source, "lo")
     try:
         line = socket.create_connection((resolved, peer["port"]), timeout=_CONNECT_S)
     except OSError as error:

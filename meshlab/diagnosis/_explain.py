@@ -134,9 +134,7 @@ def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: b
 def _refuse_other_tool(paste: Paste) -> None:
     """Raise if another tool printed a text."""
     if (tool := other_tool(paste.text)) is not None:
-        raise OtherToolError(
-            f"this is {name_of(tool, paste.text)}; it is not read yet", hint=tool.instead, file=paste.name
-        )
+        raise OtherToolError(f"this is {name_of(tool, paste.text)}; {tool.reason}", hint=tool.instead, file=paste.name)
 
 
 def explain_error(error: EngineError) -> Explanation | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.base import _markup as markup
@@ -26,10 +26,13 @@ from meshlab.runs._rundata import RunData
 from meshlab.runs._store import as_results, run_id_in
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.readers._detect import read as read_hardware
+from meshlab.traces._reading import is_trace_file, trace_files
+from meshlab.traces._trace import Trace
 
 _HINT = (
     "pass a mesh or a framework's config, a log of nccl-tests, the output of nvidia-smi topo -m, a file of NCCL or "
-    "Slurm, the folder of a run, results as Parquet, CSV or JSON, or a log or report that ml.explain() reads"
+    "Slurm, the folder of a run, results as Parquet, CSV or JSON, traces of a job, or a log or report that "
+    "ml.explain() reads"
 )
 _LONGEST_NAME = 256
 
@@ -58,7 +61,15 @@ class Reading:
         return f"<div><b>{markup.escape(self.kind)}</b></div>{content or markup.escape(str(self.value))}"
 
 
-def read(source: TextSource, *, world_size: int | None = None) -> Reading:
+@overload
+def read(source: TextSource, *, world_size: int | None = None) -> Any: ...
+
+
+@overload
+def read(source: Iterable[str | os.PathLike[str]], *, world_size: int | None = None) -> Trace: ...
+
+
+def read(source: TextSource | Iterable[str | os.PathLike[str]], *, world_size: int | None = None) -> Reading | Trace:
     r"""Read anything that meshlab reads, and say what it was taken for.
 
     Nothing is executed or unpickled. A text of several kinds is taken for the first of: results or a log of nccl-tests,
@@ -66,16 +77,18 @@ def read(source: TextSource, *, world_size: int | None = None) -> Reading:
 
     Parameters
     ----------
-    source : str, bytes or path
-        The text, or the path of a file or a folder. A single line that names an existing file is a path.
+    source : str, bytes, path, or iterable of paths
+        The text, or the path of a file or a folder. A single line that names an existing file is a path. Several paths
+        are the traces of the ranks of a job.
     world_size : int, optional
         Number of ranks of a config that does not contain it, such as the flags of Megatron.
 
     Returns
     -------
-    Reading
+    Reading or Trace
         The kind of the source, and its content: a mesh, a cluster, graphs of NCCL, a log, a run, a results frame, a
-        tuning, or an explanation.
+        tuning, or an explanation. Files with calls of a job are a `Trace`: traces of PyTorch's profiler, logs of NCCL
+        Inspector, dumps of the flight recorder as JSON, or a folder with them.
 
     Raises
     ------
@@ -95,17 +108,25 @@ def read(source: TextSource, *, world_size: int | None = None) -> Reading:
     >>> ml.read("GPU0  X  NV18\nGPU1  NV18  X").kind
     'description of hardware'
     """
+    paths = list(source) if isinstance(source, (list, tuple, Iterator)) else []
+    if paths and all(isinstance(path, (str, os.PathLike)) for path in paths):
+        return Trace.read(paths)
     if isinstance(source, (str, os.PathLike)) and len(str(source)) < _LONGEST_NAME and is_folder(source):
         folder = Path(source)
+        if run_id_in(folder) is None and trace_files(folder):
+            return Trace.read(folder)
         if run_id_in(folder) is None:
             raise ParseError("this folder has no saved run", hint="pass one of its files", file=str(folder))
         return Reading("saved run", RunData.load(folder))
-    path = path_of(source)
+    text_source: Any = source  # of another type, it is refused
+    path = path_of(text_source)
     if path is not None and path.suffix.lower() in (".parquet", ".csv"):
         return Reading("results", as_results(path))
     if path is not None and path.suffix.lower() == ".json" and (reading := _own_json(path)) is not None:
         return reading
-    text, name = text_of(source, hint=_HINT)
+    if path is not None and is_trace_file(path):
+        return Trace.read(path)
+    text, name = text_of(text_source, hint=_HINT)
     refuse_pickle(text[:8], name)
     with collector_paused():
         return _reading_of(text, name, world_size, may_be_name=isinstance(source, str))

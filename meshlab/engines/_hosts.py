@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from meshlab.base._backends import BACKENDS
+from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._errors import EngineError
 from meshlab.base._version import __version__
 from meshlab.comm._agreement import Checks
@@ -79,7 +79,7 @@ class HostedSet(AttachedSet):
         checks: Checks = "first",
         folder: str | Path | None = None,
     ) -> None:
-        ProcessSet.__init__(self, n, "mpi" if backend == "auto" else backend)
+        ProcessSet.__init__(self, n, backend)  # "auto" until the engines have described themselves
         self._checks: Checks = checks
         self._choice = choice
         self._per_host = choice.per_host(n)
@@ -141,7 +141,7 @@ class HostedSet(AttachedSet):
             {
                 **environment,
                 **self._env,
-                BACKEND: self.backend,
+                BACKEND: "mpi" if self.backend == "auto" else self.backend,
                 CONNECTION: str(self._controller.addresses),
                 LINK: str(folder / "link.json"),
                 "PYTHONUNBUFFERED": "1",
@@ -179,7 +179,8 @@ class HostedSet(AttachedSet):
     def _write_settings(self, folder: Path) -> None:
         assert self._links is not None
         address, port = self._links.address
-        gpus = self._per_host if BACKENDS[self.backend].on_gpus and self._choice.names else 0
+        needs_gpus = self.backend in GPU_BACKENDS and self._choice.names
+        gpus = self._per_host if needs_gpus else 0
         settings = (platform.python_version(), __version__, address, port, gpus)
         (folder / host_start.SETTINGS).write_text("\n".join(map(str, settings)))
         (folder / "link.json").write_text(
@@ -392,6 +393,7 @@ class HostedSet(AttachedSet):
         self.kill()
         self._links, self._positions = None, None
         controller, self._controller, self._client = self._controller, None, None
+        self._views, self._engine_ids, self._infos = {}, [], ()  # those of the client that is closed
         reaper, self._reaper = self._reaper, None
         if reaper is not None:
             reaper.release()

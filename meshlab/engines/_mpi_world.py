@@ -142,6 +142,13 @@ def _open_lines(control: Any, worker: Worker) -> PositionLines | None:
     return lines
 
 
+def load_mpi() -> None:
+    """Import MPI, which initialises it."""
+    from meshlab.comm.backends import _mpi as mpi
+
+    mpi.load()
+
+
 def _open(world: Any, control: Any, backend: str) -> Backend:
     """Return the backend that moves the data: MPI's world, or another one whose ranks find each other over MPI."""
     from meshlab.engines._launch import count_gpus

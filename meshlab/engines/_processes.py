@@ -273,6 +273,7 @@ class AttachedSet(ProcessSet):
         if not ids:
             raise EngineError("the client has no engines", hint="start engines, wait for them, and attach again")
         self.size = len(ids)
+        self._views = {}  # a restart may have another client
         deadline = time.monotonic() + timeout_s
         asked = [(engine, self._view(engine).apply_async(read_engine_facts)) for engine in ids]
         engines: dict[int, EngineFacts] = {

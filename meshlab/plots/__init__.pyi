@@ -17,5 +17,9 @@ from ._step_times import step_times as step_times
 from ._style import figure_png as figure_png
 from ._style import figure_svg as figure_svg
 from ._style import group_colors as group_colors
+from ._traces import axis_times as axis_times
+from ._traces import calls_on_curve as calls_on_curve
+from ._traces import lateness as lateness
+from ._traces import timeline as timeline
 from ._tuning import tuning as tuning
 from ._visibility import visibility as visibility

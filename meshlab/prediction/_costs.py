@@ -421,7 +421,7 @@ def _least_ns(links: GroupLinks, collective: str, network: Floats, gbs: Floats) 
 
 def _tree_sends(links: GroupLinks) -> Floats:
     """Return how often a domain sends the data in both trees together: one in the middle sends them twice."""
-    return np.array([1.0, 1.0, 1.5, 2.0])[np.minimum(links.domains, 4) - 1]
+    return np.asarray(np.array([1.0, 1.0, 1.5, 2.0])[np.minimum(links.domains, 4) - 1], dtype=np.float64)
 
 
 def _octave(size: Floats) -> npt.NDArray[np.intp]:

@@ -675,7 +675,9 @@ def _timed(
     sizes = shape.size_bytes
     if match is None:
         assert errors is not None
-        bases = tuple("published" if is_known else "formula only" for is_known in errors.supports(row, sizes).tolist())
+        bases = tuple(
+            "published" if is_supported else "formula only" for is_supported in errors.supports(row, sizes).tolist()
+        )
         return shape.latency_us, shape.transfer_us, bases, errors.band(row, sizes)
     fitted, basis = match
     if fitted.gbs is not None:

@@ -225,11 +225,21 @@ class GroupErrors:
     def deviation(self) -> Floats:
         """Standard deviation of log(measured / expected), of shape (k, octaves)."""
         rows = (self.groups.rows(np.array([row])) for row in range(len(self.mean)))
-        own = np.array([_shared(row, row)[0] for row in rows])
-        variance = own[:, None] + _OF_SOURCE**2 + _noise(self.groups)
+        prior = np.array([_shared(row, row)[0] for row in rows])
+        variance = prior[:, None] + _OF_SOURCE**2 + _noise(self.groups)
         if self.evidence.curves:
             variance -= np.einsum("kc,ocd,kd->ko", self.shared, self.evidence._inverses, self.shared, optimize=True)
-        return np.asarray(np.sqrt(np.maximum(variance, 0.01)) * _usual(self.groups))
+        variance = np.maximum(variance, 0.01) * _usual(self.groups) ** 2
+        return np.asarray(np.sqrt(variance + self._disagreement))
+
+    @cached_property
+    def _disagreement(self) -> Floats:
+        """Variance around the mean of the runs that support each octave, (k, octaves). 0 with fewer than two."""
+        errors, support = self.evidence.errors, self._support.astype(float)
+        has = np.isfinite(errors)
+        count, filled = support @ has, np.where(has, errors, 0.0)
+        around = support @ filled**2 - 2 * self.mean * (support @ filled) + count * self.mean**2
+        return np.where(count > 1, np.maximum(around, 0.0) / np.maximum(count, 1), 0.0)
 
     @cached_property
     def is_supported(self) -> Bools:

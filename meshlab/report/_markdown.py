@@ -69,6 +69,12 @@ def markdown_page(
         lines += [*_table(tuned.header, [[cell.text for cell in row] for row in tuned.rows], numbers=False), ""]
         lines += [f"{tuned.more:,} more rows are not shown.", ""] if tuned.more else []
         lines += [*map(_fact, tuned.facts), ""]
+    if content.trace is not None:
+        lines += ["## Job", "", markdown_text(content.trace.title), ""]
+        lines += [*(f"- {markdown_text(sentence)}" for sentence in content.trace.sentences), ""]
+        lines += gallery(drawn.traces)
+        for table in content.trace.tables:
+            lines += _titled(table)
     for title, section in (("Thresholds", content.thresholds), ("Changes since the baseline", content.changed)):
         if section is not None:
             lines += [f"## {title}", "", *_rendered(section)]

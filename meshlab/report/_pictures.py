@@ -66,11 +66,20 @@ class Pictures:
     matrices: list[ReportPicture]  # pairs of ranks
     tunings: list[ReportPicture] = field(default_factory=list)  # default and tuned times
     nodes: list[ReportPicture] = field(default_factory=list)  # the times between hosts of an acceptance
+    traces: list[ReportPicture] = field(default_factory=list)  # of the job
 
     def save(self, folder: Path, prefix: str) -> None:
         """Write all figures to a folder as PNG files, see `picture_file`."""
         curves = (picture for _, pictures in self.curves for picture in pictures)
-        for picture in (*self.nodes, *self.tunings, *self.memberships, *self.machines, *self.matrices, *curves):
+        for picture in (
+            *self.nodes,
+            *self.tunings,
+            *self.traces,
+            *self.memberships,
+            *self.machines,
+            *self.matrices,
+            *curves,
+        ):
             write_file(folder / picture_file(prefix, picture), figure_png(picture.figure))
 
 

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from importlib.resources import files
 from pathlib import Path
@@ -53,6 +53,7 @@ from meshlab.report._printing import page_to_pdf
 from meshlab.report._repeating import repeat_command
 from meshlab.report._stages import Stages
 from meshlab.report._tables import ReportTable
+from meshlab.report._trace import TraceSection, trace_pictures, trace_section, usable_machine, usable_mesh
 from meshlab.report._tuning import TuningSection, tuning_section
 from meshlab.report._words import code_parts
 from meshlab.runs._certainty import uncertainty_of
@@ -64,6 +65,7 @@ from meshlab.topology._health import health
 from meshlab.topology.model._links import explain_words
 from meshlab.topology.model._presets import ClusterLike
 from meshlab.topology.placement._placement import place
+from meshlab.traces._trace import Trace
 
 if TYPE_CHECKING:
     import jinja2
@@ -86,27 +88,28 @@ class Content:
     where: str  # the measured system
     headline: Answer
     next_step: Answer
-    stages: tuple[Answer, ...]  # of an acceptance, otherwise empty
-    answers: tuple[Answer, ...]
-    nodes: ReportTable | None  # the verdicts of an acceptance on several hosts
-    caveats: list[str]  # reasons to distrust the numbers
-    machine: list[str]
-    pivots: list[ReportTable]  # one row per size
-    loads: list[ReportTable]  # pairs, contention and interference
-    loads_title: str
-    details: list[ReportTable]  # every row with its interval
-    more_tables: int  # number of omitted details
-    expected: ReportTable | None  # the largest sizes, with the expected performance
-    published: ReportTable | None  # the published runs that they were compared with
-    thresholds: ReportTable | None
-    changed: ReportTable | None  # the baseline next to the results
-    tuning: TuningSection | None
+    stages: tuple[Answer, ...] = ()  # of an acceptance, otherwise empty
+    answers: tuple[Answer, ...] = ()
+    nodes: ReportTable | None = None  # the verdicts of an acceptance on several hosts
+    caveats: list[str] = field(default_factory=list)  # reasons to distrust the numbers
+    machine: list[str] = field(default_factory=list)
+    pivots: list[ReportTable] = field(default_factory=list)  # one row per size
+    loads: list[ReportTable] = field(default_factory=list)  # pairs, contention and interference
+    loads_title: str = ""
+    details: list[ReportTable] = field(default_factory=list)  # every row with its interval
+    more_tables: int = 0  # number of omitted details
+    expected: ReportTable | None = None  # the largest sizes, with the expected performance
+    published: ReportTable | None = None  # the published runs that they were compared with
+    thresholds: ReportTable | None = None
+    changed: ReportTable | None = None  # the baseline next to the results
+    tuning: TuningSection | None = None
+    trace: TraceSection | None = None
     method: Facts
-    repeat: str  # the command that repeats the measurement, empty if unknown
-    environment: list[tuple[str, Facts]]
-    hosts: ReportTable | None  # of a run on several hosts
-    log: list[str]  # its last lines
-    more_log: int  # number of lines before them
+    repeat: str = ""  # the command that repeats the measurement, empty if unknown
+    environment: list[tuple[str, Facts]] = field(default_factory=list)
+    hosts: ReportTable | None = None  # of a run on several hosts
+    log: list[str] = field(default_factory=list)  # its last lines
+    more_log: int = 0  # number of lines before them
 
 
 class Report:
@@ -135,6 +138,9 @@ class Report:
     tuning : Tuning, optional
         A tuning of the same machine, which gets its own section: what was gained, the chosen options, and what
         environment variables and a tuner plugin can set of them.
+    trace : Trace, optional
+        The trace of a job on the same machine, which gets its own section: its time by axis, late ranks, and its calls
+        on the curves of the run.
     stages : Stages, optional
         The stages of an acceptance, which come first.
     title : str, optional
@@ -178,6 +184,7 @@ class Report:
         baseline: Any = None,
         thresholds: Thresholds | str | os.PathLike[str] | None = None,
         tuning: Tuning | None = None,
+        trace: Trace | None = None,
         stages: Stages | None = None,
         title: str | None = None,
         redact: bool = False,
@@ -218,7 +225,11 @@ class Report:
             self.cluster, layout, title, limits, earlier, stages = (
                 redactor.anything(part) for part in (self.cluster, layout, title, limits, earlier, stages)
             )
-        self.tuning = tuning
+        if trace is not None and not isinstance(trace, Trace):
+            raise BenchError(
+                f"trace must be a Trace, not {type(trace).__name__}", hint="read files with ml.read(files)"
+            )
+        self.tuning, self.trace = tuning, trace
         self.stages = stages
         if isinstance(run, Tuning):
             title, run = title or f"Tuning of {run.mesh}", run.results
@@ -507,6 +518,7 @@ class Report:
             thresholds=None if self.check is None else report_tables.threshold_table(self.check),
             changed=None if self.comparison is None else report_tables.comparison_table(self.comparison),
             tuning=None if self.tuning is None else tuning_section(self.tuning),
+            trace=None if self.trace is None else trace_section(self.trace, *self._of_trace),
             method=[*content.method(self._bounded), *self._facts],
             repeat=self._repeat,
             environment=self._environment,
@@ -576,9 +588,18 @@ class Report:
             previous=self._baseline,
             published=runs_by_collective(self.expected),
         )
-        if self.stages is not None and self.stages.nodes is not None:
-            drawn = replace(drawn, nodes=node_pictures(self.stages.nodes))
-        return drawn if self.tuning is None else replace(drawn, tunings=tuning_pictures(self.tuning))
+        nodes = [] if self.stages is None or self.stages.nodes is None else node_pictures(self.stages.nodes)
+        tunings = [] if self.tuning is None else tuning_pictures(self.tuning)
+        traces = [] if self.trace is None else trace_pictures(self.trace, *self._of_trace)
+        return replace(drawn, nodes=nodes, tunings=tunings, traces=traces)
+
+    @cached_property
+    def _of_trace(self) -> tuple[DeviceMesh | None, pd.DataFrame | None]:
+        """The mesh of the trace and the times of the machine, None if they do not belong to the job."""
+        if self.trace is None:
+            return None, None
+        mesh: Any = usable_mesh(self.trace, self.mesh)
+        return mesh, usable_machine(self.trace, mesh, self.results)
 
     def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:
         groups = [self.mesh[axis] for axis in self._group_axes()] if self.mesh is not None else []

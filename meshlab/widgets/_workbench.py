@@ -17,6 +17,8 @@ from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyEr
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction._job import Job
 from meshlab.topology.model._presets import ClusterLike
+from meshlab.traces._reading import Paths
+from meshlab.traces._trace import Trace
 from meshlab.widgets import _actions as actions
 from meshlab.widgets import _edits as edits
 from meshlab.widgets import _exports as exports
@@ -27,6 +29,7 @@ from meshlab.widgets._decisions import Decision, pack_decision
 from meshlab.widgets._drawings import Drawing
 from meshlab.widgets._edits import Design, History
 from meshlab.widgets._following import run_traits
+from meshlab.widgets._job_tab import JobTab
 from meshlab.widgets._jobs import as_job
 from meshlab.widgets._machines import Machine
 from meshlab.widgets._measuring import Measuring, panel_traits
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
     from meshlab.prediction._step_time import StepTime
     from meshlab.runs._rundata import RunData
 
-PANELS = ("machine", "mesh", "job", "table", "export", "measure", "runs")  # the panels around the picture
+PANELS = ("machine", "mesh", "job", "table", "export", "measure", "runs", "trace")  # the panels around the picture
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -109,12 +112,12 @@ class Workbench(Picture):
     experts : str, default ""
         The expert layout of the job, such as ``"edp=2, ep=16"``, see `Job.step`.
     panels : sequence of str, optional
-        The panels to show, of ``machine``, ``mesh``, ``job``, ``table``, ``export``, ``measure`` and ``runs``. By
-        default all.
+        The panels to show, of ``machine``, ``mesh``, ``job``, ``table``, ``export``, ``measure``, ``runs`` and
+        ``trace``. By default all.
     selected : iterable of int, default ()
         The selected ranks.
     tab : str, default "design"
-        The tab that is shown: ``"design"``, ``"measure"`` or ``"runs"``.
+        The tab that is shown: ``"design"``, ``"measure"``, ``"runs"`` or ``"trace"``.
 
     Raises
     ------
@@ -170,8 +173,8 @@ class Workbench(Picture):
     experts = Text("")
     """The expert layout of the job. Empty for one on which tp shards each expert."""
 
-    tab = traitlets.Enum(("design", "measure", "runs"), "design").tag(sync=True)
-    """The tab that is shown: ``"design"``, ``"measure"`` or ``"runs"``."""
+    tab = traitlets.Enum(("design", "measure", "runs", "trace"), "design").tag(sync=True)
+    """The tab that is shown: ``"design"``, ``"measure"``, ``"runs"`` or ``"trace"``."""
 
     panels = Checked(PANELS, Iterable, "a sequence of names").tag(sync=True, to_json=lambda names, _: list(names))
     """The panels that are shown."""
@@ -182,6 +185,7 @@ class Workbench(Picture):
     _table = traitlets.Dict().tag(sync=True)  # the table of the axes
     _job = traitlets.Dict().tag(sync=True)  # the fields of the job, its step, and the layouts of a search
     _decision = traitlets.Dict().tag(sync=True)  # the comparison with candidate A, empty without one
+    _trace = traitlets.Dict().tag(sync=True)  # the trace of a job, see `JobTab.content`
     # The picture of candidate A, as `_scene`, `_view` and `_loads`.
     _pinned_scene = traitlets.Dict().tag(sync=True)
     _pinned_view = traitlets.Dict().tag(sync=True)
@@ -220,6 +224,8 @@ class Workbench(Picture):
         if {"measure", "runs"} & set(self.panels):
             self._measuring = Measuring(self, self._lock)
             self._measuring.opened, self._measuring.predict = self._show_mesh_of, self._predict
+        self._job_tab = JobTab(self._lock, self._show_trace, lambda: self._design.mesh)
+        self._trace = self._job_tab.content()
         if choice["engines"] is not None:
             self.engines = choice["engines"]
         if choice["run"] is not None:
@@ -563,6 +569,20 @@ class Workbench(Picture):
         """The runs of this workbench, the latest last."""
         return tuple(self._measures.runs)
 
+    @property
+    def trace(self) -> Trace | None:
+        """The trace of a job that the tab Job shows, or None. Settable, also to files or a folder."""
+        return self._job_tab.trace
+
+    @trace.setter
+    def trace(self, trace: Trace | Paths | None) -> None:
+        with self._lock:
+            machine = self.run if self._measuring is not None else None
+            self._job_tab.open(trace if trace is None or isinstance(trace, Trace) else Trace.read(trace), machine)
+
+    def _show_trace(self, content: dict[str, Any]) -> None:
+        self._trace = content
+
     def start(self, **choice: Any) -> Run:
         """Start a run on the engines, and show it.
 
@@ -738,6 +758,8 @@ class Workbench(Picture):
             with suppress(MeshlabError):  # the job was removed in the meantime
                 self.search()
             self.send({"type": "searched"})  # the same layouts as before change no trait
+        elif kind == "trace":
+            self._job_tab.receive(content)
         elif self._measuring is not None and kind.partition(".")[0] in ("measure", "run", "monitor"):
             self._measuring.receive(content, buffers)
 

@@ -378,11 +378,6 @@ def test_calls_of_the_inspector_are_a_table() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (
-            '{"schemaVersion": 1, "distributedInfo": {"rank": 6, "world_size": 8},\n"traceEvents": [\n',
-            "rank 6",
-        ),
-        ('[{"ph": "X", "name": "ncclDevKernel", "ts": 1}]', "profiler trace"),
         ("WEIGHT TABLE:\n             0000:05:00.0\n0000:05:00.0 0\n", "amd-smi"),
         ("======= ROCm System Management Interface =======\n", "rocm-smi"),
         ("[1700000000.1] [n1:7:0]  ucc_context.c:402  UCC  ERROR failed to create tl context\n", "UCC"),
@@ -394,6 +389,25 @@ def test_calls_of_the_inspector_are_a_table() -> None:
 def test_a_tool_that_is_not_read_is_named(text: str, words: str) -> None:
     for reader in (ml.read, ml.explain):
         with pytest.raises(ParseError, match="not read yet") as caught:
+            reader(text)
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            '{"schemaVersion": 1, "distributedInfo": {"rank": 6, "world_size": 8},\n"traceEvents": [\n',
+            "rank 6",
+        ),
+        ('[{"ph": "X", "name": "ncclDevKernel", "ts": 1}]', "profiler trace"),
+    ],
+)
+def test_a_trace_is_not_explained_but_its_file_is_read(text: str, words: str) -> None:
+    for reader in (ml.read, ml.explain):
+        with pytest.raises(
+            ParseError, match=r"contains times, but no messages to explain; pass its file to ml\.read"
+        ) as caught:
             reader(text)
         assert words in str(caught.value)
 

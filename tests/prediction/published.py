@@ -155,6 +155,12 @@ def own_runs() -> Iterator[Measured]:
             "2 × H200", "meshlab, tests/gpu/side_by_side_2xH200.csv", str(collective), system.links(2), system.settings,
             part["size_bytes"].to_numpy(), part["time_us"].to_numpy(float),
         )  # fmt: skip
+    for collective, part in ml.example().query("mode == 'graph'").groupby("collective"):
+        times = part.groupby("size_bytes")["time_us"].median()
+        yield Measured(
+            "2 × H200, example", "meshlab, ml.example()", str(collective), system.links(2), system.settings,
+            times.index.to_numpy().astype(np.int64), times.to_numpy(float),
+        )  # fmt: skip
 
 
 def error_by_octave(measured: Measured, *, spread: int = 2) -> npt.NDArray[np.float64]:

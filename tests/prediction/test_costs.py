@@ -91,7 +91,7 @@ def test_groups_share_nics_in_words() -> None:
     links, _ = GroupLinks.of(ml.place("dp=2, tp=8", cluster), "dp")
     answer = cost(links, "all_reduce", [1 << 30])
     assert answer.bound == ("8 NICs, 1 of 8 groups",)
-    assert answer.bound_gbs[0] == pytest.approx(48)
+    assert answer.bound_gbs[0] == pytest.approx(1.02 * 48)
 
 
 def test_why_busbw_may_exceed_the_wire(machines: dict[str, GroupLinks]) -> None:
@@ -171,7 +171,7 @@ def test_two_hosts_do_not_make_pcie_faster() -> None:
 def test_all_to_all_behind_an_uplink() -> None:
     """All ranks of a pod send through it, not only those at the ends of a ring."""
     links = links_of("dp=768, tp=8", "tapered-h100", 768, "dp")
-    answer = cost(links, "all_to_all", [1 << 30], evidence=no_errors())
+    answer = cost(links, "all_to_all", [1 << 37], evidence=no_errors())
     # 384 hosts with one rank of every group: half of all bytes leave the pod over 1/7 of its NICs.
     assert answer.bound == ("taper 1:7",)
     assert answer.busbw_gbs[0, 0] == pytest.approx(2 * 48 / 7, rel=0.01)

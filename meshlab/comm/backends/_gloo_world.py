@@ -112,14 +112,14 @@ def _source_to(address: str) -> str | None:
 
 def _reachable_address(peers: Sequence[str]) -> str:
     """Return the address of the chosen interface, or else of the default route, or else of a route to the peers."""
-    own = _own_addresses()
+    interfaces = _own_addresses()
     chosen = _chosen_interface()
     if chosen is not None:
-        return next(address for address, interface in own.items() if interface == chosen)
+        return next(address for address, interface in interfaces.items() if interface == chosen)
     # The first one is of a network for documentation, which only the default route reaches.
     for address in ("192.0.2.1", *peers):
         source = _source_to(address)
-        if source in own:
+        if source in interfaces:
             return source
     raise CommunicatorError(
         f"{socket.gethostname()} has no address that the hosts of the other ranks can reach",
@@ -132,14 +132,14 @@ def _interface_to(address: str) -> str:
     chosen = _chosen_interface()
     if chosen is not None:
         return chosen
-    own = _own_addresses()
+    interfaces = _own_addresses()
     # As Gloo does by default, unless the name leads to a loopback address, as in Debian's /etc/hosts.
     with contextlib.suppress(OSError):
-        if (named := socket.gethostbyname(socket.gethostname())) in own:
-            return own[named]
-    source = address if address in own else _source_to(address)
-    if source in own:
-        return own[source]
+        if (hostname_address := socket.gethostbyname(socket.gethostname())) in interfaces:
+            return interfaces[hostname_address]
+    source = address if address in interfaces else _source_to(address)
+    if source in interfaces:
+        return interfaces[source]
     raise CommunicatorError(
         f"{socket.gethostname()} has no route to rank 0 at {address}",
         hint=f"set {_INTERFACE} to the network interface of the hosts",
@@ -155,14 +155,16 @@ def shared_store(beside: Backend) -> tuple[Any, str | None]:
             gathered = comm.all_gather(comm.xp.asarray(numbers, dtype=np.int64))
             return comm.to_host(gathered).reshape(beside.size, -1)
 
-    own = [int(ipaddress.IPv4Address(address)) for address in _own_addresses()][:_MOST_ADDRESSES]
-    hosts = gather([_host_number(), *own, *[0] * (_MOST_ADDRESSES - len(own))])
+    addresses = [int(ipaddress.IPv4Address(address)) for address in _own_addresses()][:_MOST_ADDRESSES]
+    hosts = gather([_host_number(), *addresses, *[0] * (_MOST_ADDRESSES - len(addresses))])
     is_local = len(set(hosts[:, 0].tolist())) == 1
     number, port, store = 0, 0, None
     failure: CommunicatorError | None = None
     if beside.rank == 0:
-        others = hosts[hosts[:, 0] != hosts[0, 0], 1:]
-        peers = [str(ipaddress.IPv4Address(int(other))) for other in dict.fromkeys(others.ravel().tolist()) if other]
+        peer_rows = hosts[hosts[:, 0] != hosts[0, 0], 1:]
+        peers = [
+            str(ipaddress.IPv4Address(address)) for address in dict.fromkeys(peer_rows.ravel().tolist()) if address
+        ]
         try:
             text = "127.0.0.1" if is_local else _reachable_address(peers)
             store, port = _serve_store(text)

@@ -87,10 +87,10 @@ def _products(torch: Any, device: Any, seconds: float) -> list[dict[str, Any]]:
             b = torch.randn(n, k, device=device, dtype=torch.bfloat16)
             calls: dict[str, Callable[[], object]] = {"bfloat16": partial(torch.matmul, a, b.t())}
             if has_8_bits:
-                one = torch.ones((), device=device)
+                scale = torch.ones((), device=device)
                 x, y = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
                 calls["float8_e4m3fn"] = partial(
-                    torch._scaled_mm, x, y.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16
+                    torch._scaled_mm, x, y.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16
                 )
             for dtype, call in calls.items():
                 spent = _time(torch, call, seconds)

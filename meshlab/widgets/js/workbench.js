@@ -34,11 +34,13 @@ import { runsPanel } from "./runs.js";
 import { stepPanel } from "./step.js";
 import { tablePanel } from "./table.js";
 import { followTheme } from "./theme.js";
+import { tracePanel } from "./trace.js";
 
 const TABS = [
   ["design", "Design"],
   ["measure", "Measure"],
   ["runs", "Runs"],
+  ["trace", "Job"],
 ];
 const OF_EDITS = ["_panel", "_table", "_job", "axis"]; // traits that an edit changes
 const SLOW_MS = 150; // a longer wait is shown
@@ -74,10 +76,12 @@ export function workbenchPanel({ model, root: parent }) {
   const tabs = element("div", { class: "ml-tabs", role: "tablist", "aria-label": "Workbench" });
   const side = div("ml-side");
   const right = div("ml-right");
-  const boxes = Object.fromEntries(["measure", "runs", "design"].map((name) => [name, div(`ml-tab ml-${name}`)]));
+  const boxes = Object.fromEntries(
+    ["measure", "runs", "trace", "design"].map((name) => [name, div(`ml-tab ml-${name}`)]),
+  );
   const live = element("div", { class: "ml-live", role: "status", "aria-live": "polite" });
   const toast = element("div", { class: "ml-toast", "aria-hidden": "true", hidden: true });
-  right.append(boxes.measure, boxes.runs, boxes.design);
+  right.append(...Object.values(boxes));
   root.append(head, codeBox, tabs, div("ml-main", side, right), live, toast);
   tools.append(undo, redo, pin, showCode);
 
@@ -191,6 +195,7 @@ export function workbenchPanel({ model, root: parent }) {
   if (shows("export")) add(exportPanel, tools);
   if (shows("measure") && (isLive || model.get("_run")?.state)) add(measurePanel, boxes.measure);
   if (shows("runs") && isLive) add(runsPanel, boxes.runs);
+  if (shows("trace") && (isLive || model.get("_trace").html)) add(tracePanel, boxes.trace);
 
   function update() {
     const now = changed;

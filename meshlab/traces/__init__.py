@@ -1,0 +1,5 @@
+"""Traces of training and inference jobs: their collectives, matched between the ranks."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,1 @@
+from ._trace import Trace as Trace

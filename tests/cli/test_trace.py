@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from meshlab.cli._main import main
+from tests.traces.trace_maker import document, event, kernel_event, write
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    steps = [event("user_annotation", f"ProfilerStep#{number}", 1000.0 * number, 900.0) for number in (1, 2)]
+    calls = [[kernel_event(1000.0 * k + late, 400.0 - late) for k in (1, 2)] for late in (0.0, 300.0)]
+    return [str(path) for path in write(tmp_path, *(document([*steps, *calls[rank]], rank) for rank in (0, 1)))]
+
+
+def test_the_time_by_axis_is_printed(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", *files, "--mesh", "dp=2"]) == 0
+    printed = capsys.readouterr().out.replace("\N{THIN SPACE}", " ")
+    assert "ranks 0 and 1 · 2 calls · profiler trace" in printed
+    assert "rank 1 is late in 2 of 2, by 300 µs in the median." in printed
+    assert main(["trace", str(Path(files[0]).parent), "--steps"]) == 0
+    assert "step" in capsys.readouterr().out
+
+
+def test_a_report_and_a_table_are_written(files: list[str], tmp_path: Path) -> None:
+    assert main(["trace", *files, "-o", str(tmp_path / "job.html")]) == 0
+    page = (tmp_path / "job.html").read_text()
+    assert page.count("<svg") == 3
+    assert "Find out why rank 1 is late" in page
+    assert main(["trace", *files, "-o", str(tmp_path / "job.csv")]) == 0
+    assert len(pd.read_csv(tmp_path / "job.csv")) == 4
+
+
+def test_a_file_without_calls_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = write(tmp_path, document([]))
+    assert main(["trace", str(path)]) == 2
+    assert "contains no collective" in capsys.readouterr().err
