@@ -327,7 +327,7 @@ def step_time(
     >>> import meshlab as ml
     >>> step = ml.prediction.step_time("llama3-70b", "pp=8, dp=2, cp=4, tp=2", ml.preset("dgx-h100", nodes=16))
     >>> print(step.verdict)  # doctest: +ELLIPSIS
-    57.1 to 92.7...s per step, 60...GiB of 72...GiB per GPU
+    57.1 to 92...s per step, 60...GiB of 72...GiB per GPU
     >>> [axis.name for axis in step.axes]
     ['tp', 'cp', 'pp', 'dp']
     """
