@@ -390,7 +390,8 @@ def _real_gbs(links: GroupLinks, tuned_gbs: Floats, collective: str, network: Fl
         gbs[:, NVLS, SIMPLE] = np.where(several, np.minimum(gbs[:, NVLS, SIMPLE], law), law)
         tree = np.where(several, _TREE_SHARE * np.minimum(law, network / _tree_sends(links)), law)
         gbs[:, NVLS_TREE, SIMPLE] = np.where(gbs[:, NVLS_TREE, SIMPLE] > 0, tree, 0)
-        plain = np.where(links.domains == 2, _TREE_SHARE * np.minimum(network, links.inner_gbs), 0.0)
+        is_whole = (links.domains == 2) & np.isinf(links.tree_uplink_gbs) & (links.taper == 1)
+        plain = np.where(is_whole, _TREE_SHARE * np.minimum(network, links.inner_gbs), 0.0)
         gbs[:, TREE, SIMPLE] = np.where(gbs[:, TREE, SIMPLE] > 0, np.maximum(gbs[:, TREE, SIMPLE], plain), 0.0)
         on_trees = [TREE, NVLS_TREE]
         gbs[:, on_trees] = np.minimum(gbs[:, on_trees], links.tree_uplink_gbs[:, None, None])
