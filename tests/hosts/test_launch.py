@@ -63,7 +63,11 @@ class Client:
         assert self.process.stdin is not None
         self.process.stdin.write(expression + "\n")
         self.process.stdin.flush()
-        return self.lines.readline()
+        line = self.lines.readline()
+        if not line:
+            assert self.process.stderr is not None
+            raise AssertionError(f"{self.process.stderr.read()} (exit code {self.process.wait()})")
+        return line
 
     def close(self) -> str:
         output, errors = self.process.communicate(timeout=60)
@@ -315,6 +319,7 @@ def test_ranks_start_again_on_the_hosts_that_are_left(
 ) -> None:
     client = launch(choice, deadline_s=10.0)
     client.expect("sums")
+    assert client.evaluate("engines.state").strip() == "ready"
     ssh["h2"].set_link("down")
     text = client.evaluate("engines.run(lambda comm: comm.all_reduce(comm.xp.ones(1)).item())")
     assert "h2 does not answer: ranks 2, 3" in text
@@ -348,6 +353,7 @@ def test_the_first_host_can_be_left_out_and_a_host_that_is_back_is_used_by_all(
 ) -> None:
     client = launch("ssh:h[1-3]", 5, deadline_s=10.0)  # two ranks, two, and one
     client.expect("sums")
+    assert client.evaluate("engines.state").strip() == "ready"
     ssh["h1"].set_link("down")
     assert "h1 does not answer: ranks 0, 1" in client.evaluate("engines.run(lambda comm: comm.barrier())")
     assert "h1 cannot be reached over ssh" in client.evaluate("engines.restart()")
