@@ -74,6 +74,13 @@ class Client:
         return output + errors
 
 
+@pytest.fixture(autouse=True)
+def _files_of_other_tests(ssh: Hosts) -> None:
+    """Remove the files that programs of other modules left when their hosts dropped: they ran without `launch`."""
+    for host in ssh.values():
+        host.run(["sh", "-c", "rm -f /tmp/hydra_* /dev/shm/mpich_*"], check=True)
+
+
 @pytest.fixture
 def launch(ssh: Hosts) -> Iterator[Callable[..., Client]]:
     shutil.rmtree(ssh.shared / "runs", ignore_errors=True)  # of a test that has failed
