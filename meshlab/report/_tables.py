@@ -118,7 +118,8 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
     """Return the measurements at the largest size, with the expected performance."""
     varying = [name for name in ("axis", "dtype", "mode") if expected[name].nunique(dropna=False) > 1]
     has_published = bool(expected["published_gbs"].notna().any())
-    header = ["collective", *varying, "size", "busbw", "bound", "of bound", "predicted"]
+    has_bounds = bool(expected["bound_gbs"].notna().any())
+    header = ["collective", *varying, "size", "busbw", *["bound", "of bound"] * has_bounds, "predicted"]
     header += ["published", "of published"] if has_published else []
     rows = []
     for _, row in expected.iterrows():
@@ -127,8 +128,13 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
         cells += [
             Cell(size_text(row["size_bytes"]), value=float(row["size_bytes"])),
             _rate(row["busbw_gbs"]),
-            _rate(row["bound_gbs"]),
-            Cell(_percent(row["of_bound"]) or "–", value=_value(row["of_bound"])),
+        ]
+        if has_bounds:
+            cells += [
+                _rate(row["bound_gbs"]),
+                Cell(_percent(row["of_bound"]) or "–", value=_value(row["of_bound"])),
+            ]
+        cells += [
             Cell(predicted_range(row).replace(" to ", " – ") or "–", is_bad=is_below_prediction(row)),
         ]
         if has_published:

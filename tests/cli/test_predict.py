@@ -17,8 +17,8 @@ def test_predict_prints_a_table_and_an_explanation(capsys: pytest.CaptureFixture
     text = capsys.readouterr().out
     assert "dp=2, tp=8 on DGX H100, 2 nodes" in text
     assert re.search(r"tp +all_gather +1\sGiB +\S+ Simple", text)
-    assert "formula only" in text
-    assert "These times are not measured." in text
+    assert "Published runs:" in text
+    assert "Basis: published (measured by others" in text
 
 
 @pytest.mark.parametrize("suffix", ["csv", "png", "svg"])

@@ -35,8 +35,9 @@ CLASSES = ("below 1 MiB", "1 to 128 MiB", "from 128 MiB on")
 
 FILE = ROOT / "meshlab" / "prediction" / "published_errors.csv"
 
-# Curves that do not show what their hardware does: TCP instead of RDMA, no GPUDirect, a virtual NIC.
-_ODD = r"^gke-h200-1gpu|^nccl2441"
+# Curves that do not show what their hardware does (TCP instead of RDMA, no GPUDirect, a virtual NIC), those of texts
+# whose machine cannot be checked, and those of the logs that are read as a whole.
+_LEFT_OUT = r"^gke-h200-1gpu|^nccl2441|^gke-a4-dranet|^oci-bm\.gpu4|^oci-h200|^azure-h200|^hpc-a100x4|^do-h100|^alpha-h100|^log-"
 
 _PRESETS = (
     # GPU, GPUs per host that took part (0 for any), kind of network, preset
@@ -114,7 +115,7 @@ def curves() -> Iterator[Measured]:
     """Yield the curves of the library that have a preset, both placements of a run together."""
     both: dict[tuple[str, str], list[PublishedCurve]] = {}
     for curve in published_curves():
-        if not curve.is_of_site and curve.verdict != "slow" and not re.search(_ODD, curve.curve):
+        if not curve.is_of_site and curve.verdict != "slow" and not re.search(_LEFT_OUT, curve.curve):
             both.setdefault((curve.curve, curve.collective), []).append(curve)
     for (name, collective), parts in both.items():
         first = parts[0]

@@ -42,8 +42,8 @@ def test_sources_that_are_left_out_are_predicted_within_the_bands(left_out: pd.D
     table = table.assign(of_sources=by_source)
     print(f"\neach source left out\n{(100 * table).round(1).to_string()}")
     assert (table["inside"] >= 0.82).all()
-    assert (table["error"] <= pd.Series([0.2, 0.26, 0.08], published.CLASSES)[table.index]).all()
-    assert (table["of_sources"] <= pd.Series([0.2, 0.15, 0.06], published.CLASSES)[table.index]).all()
+    assert (table["error"] <= pd.Series([0.2, 0.26, 0.09], published.CLASSES)[table.index]).all()
+    assert (table["of_sources"] <= pd.Series([0.21, 0.15, 0.06], published.CLASSES)[table.index]).all()
 
 
 def test_no_published_run_exceeds_its_bound_by_more_than_2_percent(left_out: pd.DataFrame) -> None:

@@ -556,14 +556,14 @@ def test_the_time_of_an_axis_is_predicted_with_its_interval(wb):
     assert row[["time_us", "time_us_lo", "time_us_hi"]].tolist() == pytest.approx(
         price[["time_us", "time_us_lo", "time_us_hi"]].tolist()
     )
-    assert (row["axis"], row["basis"]) == ("dp", "formula only")
+    assert (row["axis"], row["basis"]) == ("dp", price["basis"])
     shown = wb._table["rows"][0]
     assert shown["low"] < shown["share"] < shown["high"] <= 1
     assert wb._table["head"] == "Predicted time"
     assert shown["detail"].startswith("NCCL takes ring ")
     assert shown["detail"].endswith(" % of the bound")
     wb.mesh = "pp=4, dp=1, tp=8"
-    assert [row["basis"] for row in wb._table["rows"]] == ["formula only", "slowest link", "formula only"]
+    assert [row["basis"] for row in wb._table["rows"]] == ["formula only", "slowest link", "published"]
 
 
 def test_the_predicted_curves_of_a_plan_have_the_names_of_its_lines():
