@@ -118,9 +118,8 @@ class MeasuredMachine:
             return f"the number of hosts of the {n_ranks} ranks is missing (state it with nodes=, --nodes)"
         if self.has_network and not math.isfinite(self.nic_gbps):
             part = "NICs are" if self.n_nics is None else f"rate of the {self.n_nics} NICs is"
-            return (
-                f'the {part} missing (state them with nics="8 x 400" or cluster="{self._example}", --nics, --cluster)'
-            )
+            ways = f'nics="8 x 400" or cluster="{self._example}", --nics, --cluster'
+            return f"the {part} missing (state {'it' if self.n_nics else 'them'} with {ways})"
         return ""
 
     def lacks_network_only(self, n_ranks: int | None) -> bool:
@@ -187,7 +186,9 @@ def parse_nics(text: str | float) -> tuple[float, str]:
     """Parse the NICs of a host: ``8 x 400``, or the sum of their rates in Gb/s."""
     match = _RATE.fullmatch(str(text).strip())
     if match is None or not float(match[2]):
-        raise BenchError(f"nics={text!r} is no number of NICs and rate", hint='write nics="8 x 400", in Gb/s')
+        raise BenchError(
+            f"nics must be a number of NICs and their rate, not {text!r}", hint='write nics="8 x 400", in Gb/s'
+        )
     count, rate = int(match[1] or 1), float(match[2])
     return count * rate, f"{count} × {rate:g} Gb/s" if match[1] else f"{rate:,g} Gb/s"
 
@@ -215,9 +216,9 @@ def machine_of_section(section: Section, text: str = "") -> MeasuredMachine:
 
 def _exclusion(names: str) -> str:
     if _MIG.search(names):
-        return "MIG splits its GPUs, and published runs have whole ones"
+        return "MIG splits its GPUs, and published runs used complete ones"
     if _VIRTUAL.search(names):
-        return "its GPUs are virtual functions, and published runs have whole ones"
+        return "its GPUs are virtual functions, and published runs used complete ones"
     return ""
 
 

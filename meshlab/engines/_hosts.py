@@ -101,7 +101,7 @@ class HostedSet(AttachedSet):
                 hint="install pyzmq from a wheel",
             )
         if choice.kind == "ssh" and shutil.which("ssh") is None:
-            raise EngineError("hosts need ssh, which is not installed")
+            raise EngineError("ranks on other hosts need ssh, which is not installed")
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Check the hosts, start the engines, wait for them in the queue if there is one, and open the ranks."""

@@ -63,8 +63,8 @@ class StepRange(NamedTuple):
             return f"Of {steps}, {share} were in such a range."
         rows = f"{self.n_rows} published steps ({sources})"
         return (
-            f"Fewer than {_LEAST_ROWS} published steps have these GPUs, this precision and this software, so the range is "
-            f"wider than that of all {rows}."
+            f"Fewer than {_LEAST_ROWS} published steps have these GPUs, this precision and this software, so the range "
+            f"is wider than that of all {rows}."
         )
 
 
