@@ -390,7 +390,7 @@ def _real_gbs(links: GroupLinks, tuned_gbs: Floats, collective: str, network: Fl
         gbs[:, NVLS, SIMPLE] = np.where(several, np.minimum(gbs[:, NVLS, SIMPLE], law), law)
         tree = np.where(several, _TREE_SHARE * np.minimum(law, network / _tree_sends(links)), law)
         gbs[:, NVLS_TREE, SIMPLE] = np.where(gbs[:, NVLS_TREE, SIMPLE] > 0, tree, 0)
-        plain = np.where(links.domains == 2, _TREE_SHARE * np.minimum(network, links.inner_gbs), 0.0)
+        plain = np.where(links.domains == 2, _TREE_SHARE * np.minimum(network, _chain_gbs(links)), 0.0)
         gbs[:, TREE, SIMPLE] = np.where(gbs[:, TREE, SIMPLE] > 0, np.maximum(gbs[:, TREE, SIMPLE], plain), 0.0)
         on_trees = [TREE, NVLS_TREE]
         gbs[:, on_trees] = np.minimum(gbs[:, on_trees], links.tree_uplink_gbs[:, None, None])
@@ -412,11 +412,17 @@ def _least_ns(links: GroupLinks, collective: str, network: Floats, gbs: Floats) 
     if collective == "all_reduce":
         tree = np.minimum(network / _tree_sends(links), links.tree_uplink_gbs)
         law, _ = _switch_law(links)
-        most[:, TREE] = np.minimum(tree, links.inner_gbs)
+        most[:, TREE] = np.minimum(tree, _chain_gbs(links))
         most[:, NVLS] = np.where(links.domains > 1, np.maximum(most[:, NVLS], law), law)
         most[:, NVLS_TREE] = np.minimum(tree, law)
     with np.errstate(divide="ignore"):
         return np.asarray(np.where(most > 0, 1 / most, 0.0))
+
+
+def _chain_gbs(links: GroupLinks) -> Floats:
+    """Return the algorithm bandwidth of a tree inside a domain, whose ranks pass the data on upwards and downwards."""
+    ppn = links.ranks_per_domain.astype(float)
+    return np.asarray(links.inner_gbs * ppn / np.maximum(2 * (ppn - 1), 1))
 
 
 def _tree_sends(links: GroupLinks) -> Floats:

@@ -178,6 +178,10 @@ class Job:
         Number of routed experts per layer, 0 for a dense model.
     top_k : int, default 2
         Experts per token.
+    expert_hosts : int, optional
+        Most hosts (NVLink domains) among which the experts of a token are chosen, as by the node-limited routing of
+        DeepSeek-V3. By default there is no limit. It reduces the traffic between hosts in predicted times, in which
+        every host receives one copy of a token. The calls of `step` are those of NCCL, with a copy per expert.
     expert_hidden : int, optional
         Inner size of an expert. By default that of the feed-forward network.
     shared_experts : int, default 0
@@ -266,6 +270,7 @@ class Job:
     tied: bool = False
     experts: int = 0
     top_k: int = 2
+    expert_hosts: int | None = None
     expert_hidden: int | None = None
     shared_experts: int = 0
     dense_layers: int = 0
@@ -751,9 +756,9 @@ _CHOICES = {
 }
 _POSITIVE = (
     *("layers", "hidden", "heads", "sequence", "global_batch", "micro_batch", "kv_heads", "head_size", "ffn_hidden"),
-    *("vocabulary", "top_k", "expert_hidden", "interleave"),
+    *("vocabulary", "top_k", "expert_hosts", "expert_hidden", "interleave"),
 )
-_OPTIONAL = ("kv_heads", "head_size", "ffn_hidden", "expert_hidden")
+_OPTIONAL = ("kv_heads", "head_size", "ffn_hidden", "expert_hidden", "expert_hosts")
 _MOST = 1 << 40  # no array of sizes in bytes overflows
 _LEAST = dict.fromkeys(_POSITIVE, 1) | dict.fromkeys(("experts", "shared_experts", "dense_layers", "offload"), 0)
 

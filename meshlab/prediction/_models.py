@@ -120,17 +120,18 @@ _MODELS = {
             "expert_hidden": 16_384, "sequence": 4096, "vocabulary": 32_000, "global_batch": 1024,
         },
     ),
-    # Sections 4.2 (sequences of 4,096, batches of 15,360), 3.2.3 (recomputation) and 3.3.3 (tokens are sent to experts
-    # in 8 bits). The repository has the architecture in inference/configs/config_671B.json, and the counts in
-    # README_WEIGHTS.md, without the module that predicts a second token. It states that the 36.7 include the embedding,
-    # but the architecture has 36.6 without it, and 37.6 with it. The paper has 37.
+    # Sections 4.2 (sequences of 4,096, batches of 15,360), 3.2.3 (recomputation), 3.3.3 (tokens are sent to experts in
+    # 8 bits) and 2.1.2 (each token is sent to at most 4 nodes; n_limited_groups of the configuration). The repository
+    # has the architecture in inference/configs/config_671B.json, and the counts in README_WEIGHTS.md, without the
+    # module that predicts a second token. It states that the 36.7 include the embedding, but the architecture has 36.6
+    # without it, and 37.6 with it. The paper has 37.
     "deepseek-v3": Model(
         "DeepSeek-V3", 671.0, 36.7, "arXiv 2412.19437, sections 3 and 4.2; github.com/deepseek-ai/DeepSeek-V3",
         ("uneven_stages",),
         {
             "layers": 61, "hidden": 7168, "heads": 128, "latent": LatentAttention(1536, 512, 64, 128, 128),
             "ffn_hidden": 18_432, "dense_layers": 3, "experts": 256, "top_k": 8, "expert_hidden": 2048,
-            "shared_experts": 1, "sequence": 4096, "vocabulary": 129_280, "global_batch": 15_360,
+            "expert_hosts": 4, "shared_experts": 1, "sequence": 4096, "vocabulary": 129_280, "global_batch": 15_360,
             "dispatch_dtype": "float8_e4m3fn", "recompute": "selective", "uneven_stages": True,
         },
     ),

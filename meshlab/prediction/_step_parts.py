@@ -115,7 +115,7 @@ def priced_exchanges(
                 row = rows[call.role]
                 size = call.size[which]
                 if call.role == "ep":
-                    size = size * _sent_copies(links, row, job.top_k)
+                    size = size * _sent_copies(links, row, job)
                 time = of_kind[kind].time_us(row, size) * 1e-6
                 if time.ndim == 2:
                     slowest = time.argmax(axis=0)
@@ -133,11 +133,16 @@ def priced_exchanges(
             yield PricedExchange(call, time, calls[which], cover, row)
 
 
-def _sent_copies(links: GroupLinks, row: Sizes, top_k: int) -> Floats:
+def _sent_copies(links: GroupLinks, row: Sizes, job: Job) -> Floats:
     """Return the share of a token's copies that are sent if every host, or rank inside NVLink, receives it once."""
+    domains = links.domains[row].astype(float)
+    places = np.where(domains > 1, domains, links.n_ranks[row])
+    if job.expert_hosts is not None:
+        # A host with few experts cannot have its share of them, so a token needs more hosts.
+        limit = np.maximum(job.expert_hosts, np.ceil(job.top_k * domains / job.experts))
+        places = np.where(domains > 1, np.minimum(domains, limit), places)
     # The experts of a token are spread evenly, so a place has none of them with the probability (1 - 1 / places)^k.
-    places = np.where(links.domains[row] > 1, links.domains[row], links.n_ranks[row]).astype(float)
-    return np.asarray(places * (1 - (1 - 1 / places) ** top_k) / top_k)
+    return np.asarray(places * (1 - (1 - 1 / places) ** job.top_k) / job.top_k)
 
 
 def step_parts(

@@ -7,8 +7,10 @@ logarithm of predicted over published seconds, from a fit without the rows of th
 from __future__ import annotations
 
 import csv
+import math
 from functools import cache
 from importlib.resources import files
+from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from meshlab.prediction._job import Job
 
 _SHARE = 0.87  # of the published steps that a range contains
+_PAIR_SHARE = 0.9  # of the pairs of published steps whose ratio is in its range
 _LEAST_ROWS = 8
 _WIDER = 1.35  # exponent of the range of a stack without enough rows
 
@@ -92,6 +95,33 @@ def step_rows() -> tuple[PublishedStep, ...]:
         )
         for row in csv.DictReader(text.splitlines())
     )
+
+
+class PairError(NamedTuple):
+    """How far the predicted ratio of two published steps was from the published one."""
+
+    source: str
+    error: float  # absolute logarithm
+
+
+def pair_errors(*, has_experts: bool) -> list[PairError]:
+    """Return the errors of all pairs of published steps of one source and model on as many of the same GPUs."""
+    groups: dict[tuple[object, ...], list[PublishedStep]] = {}
+    for row in step_rows():
+        if row.has_experts == has_experts:
+            key = (row.source, row.model, row.gpu, row.matmul, row.is_pytorch, row.ranks)
+            groups.setdefault(key, []).append(row)
+    pairs = (pair for rows in groups.values() for pair in combinations(rows, 2))
+    return [PairError(after.source, abs(after.error - before.error)) for after, before in pairs]
+
+
+@cache
+def layout_error(*, has_experts: bool) -> float:
+    """Return the factor of the error that a layout does not share with another one of the same model and machine."""
+    # The ratio of two layouts has the errors of both, which are independent: hence the square root of 2. The pairs of
+    # models with experts are of different releases of the software, so their factor is an upper bound.
+    errors = [pair.error for pair in pair_errors(has_experts=has_experts)]
+    return math.exp(float(np.quantile(errors, _PAIR_SHARE)) / math.sqrt(2))
 
 
 def published_steps() -> pd.DataFrame:

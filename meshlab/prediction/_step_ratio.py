@@ -13,9 +13,6 @@ from meshlab.prediction._group_links import GroupLinks
 from meshlab.prediction._published_errors import published_errors, size_class
 from meshlab.topology.placement._placement import Placement
 
-LAYOUT_ERROR = 1.05
-"""Factor by which the computation of two layouts of one job and machine misses their predicted ratio, from pairs."""
-
 HIDDEN = 0.7
 """Share of the communication that may be hidden which a schedule hides, fitted to published steps."""
 

@@ -33,7 +33,8 @@ from meshlab.prediction._step_parts import (
     seconds_text,
     step_parts,
 )
-from meshlab.prediction._step_ratio import LAYOUT_ERROR, ErrorTerm, Factor, TimeRatio, formula_factors, ratio_of
+from meshlab.prediction._step_range import layout_error
+from meshlab.prediction._step_ratio import ErrorTerm, Factor, TimeRatio, formula_factors, ratio_of
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.prediction._volumes import Sizes, memory_of
 from meshlab.topology.model._cluster import Cluster
@@ -194,16 +195,17 @@ class StepTime:
         its communication a schedule hides, and by which factor the formula misses a collective on one kind of link. So
         the range of the ratio is much narrower than the bands, see `meshlab.prediction._step_ratio.ratio_of`. Three
         errors are shared: that of the computation on one product of GPU; for each collective, kind of link and band
-        of sizes, that of the formula; and the share that the schedule hides of what it can hide. All others are not.
-        Steps of different length are compared per token.
+        of sizes, that of the formula; and the share that the schedule hides of what it can hide. All others are not:
+        the computation of steps that differ in the mesh, the micro-batch, the chunks per stage or the sequence has an
+        error of its own, from pairs of published steps. Steps of different length are compared per token.
 
         Examples
         --------
         >>> import meshlab as ml
         >>> from meshlab.prediction import step_time
         >>> machine = ml.preset("dgx-h100", nodes=4)
-        >>> a = step_time("llama3-8b", "dp=4, tp=8", machine)
-        >>> b = step_time("llama3-8b", "dp=16, tp=2", machine)
+        >>> a = step_time("llama3-8b", "dp=2, tp=16", machine)
+        >>> b = step_time("llama3-8b", "dp=4, tp=8", machine)
         >>> ratio = b.ratio(a)
         >>> ratio.is_decided, round(ratio.low, 2) <= round(ratio.high, 2) < 1
         (True, True)
@@ -219,7 +221,10 @@ class StepTime:
         label = "the rate that computation reaches"
         device = Factor(key, 1 / hardware.compute_error, hardware.compute_error, label)
         label = "what computation reaches on one layout and not on another"
-        of_layout = Factor(("layout", str(self.mesh), str(self.experts)), 1 / LAYOUT_ERROR, LAYOUT_ERROR, label)
+        error = layout_error(has_experts=self.job.moe_layers > 0)
+        job = self.job
+        layout = (str(self.mesh), str(self.experts), job.micro_batch, job.interleave, job.sequence)
+        of_layout = Factor(("layout", *layout), 1 / error, error, label)
         yield ErrorTerm(self.compute_s + self.bubble_s, (device, of_layout))
         for call in self.calls:
             exchange = call.exchange
@@ -322,7 +327,7 @@ def step_time(
     >>> import meshlab as ml
     >>> step = ml.prediction.step_time("llama3-70b", "pp=8, dp=2, cp=4, tp=2", ml.preset("dgx-h100", nodes=16))
     >>> print(step.verdict)  # doctest: +ELLIPSIS
-    57.1 to 92.7...s per step, 60...GiB of 72...GiB per GPU
+    57.1 to 92...s per step, 60...GiB of 72...GiB per GPU
     >>> [axis.name for axis in step.axes]
     ['tp', 'cp', 'pp', 'dp']
     """

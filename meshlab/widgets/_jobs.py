@@ -54,7 +54,7 @@ FIELDS: Mapping[str, Field] = {
 
 _ARCHITECTURE = (
     *("layers", "hidden", "heads", "kv_heads", "head_size", "latent", "ffn_hidden", "gated", "vocabulary", "tied"),
-    *("experts", "top_k", "expert_hidden", "shared_experts", "dense_layers"),
+    *("experts", "top_k", "expert_hosts", "expert_hidden", "shared_experts", "dense_layers"),
 )
 
 

@@ -321,7 +321,7 @@ def test_sixteen_thousand_gpus_stay_fluid(wired, page, say):
 def test_the_picture_of_the_readme_is_drawn(wired, page):
     """Written to a folder on request. CONTRIBUTING.md names it."""
     machine = ml.preset("dgx-h100", nodes=4)
-    pinned = (machine, "dp=4, tp=8")
+    pinned = (machine, "dp=2, cp=2, tp=8")
     wb = Workbench(machine, "dp=16, tp=2", axis="dp", failed=["node1/NIC3"], pinned=pinned, job="llama3-8b")
     page.set_viewport_size({"width": 1232, "height": 900})
     shown = wired("workbench", wb)

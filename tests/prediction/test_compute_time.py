@@ -11,7 +11,7 @@ import pytest
 import meshlab as ml
 from meshlab.base._errors import MeshError
 from meshlab.prediction._compute_rates import measured_h200, rates_of_rows, scaled_rates
-from meshlab.prediction._step_range import step_range, step_rows
+from meshlab.prediction._step_range import layout_error, pair_errors, step_range, step_rows
 
 # Forward, backward and AdamW (bfloat16) in PyTorch 2.11 on one H200: hidden, layers, micro-batch, sequences, tokens,
 # software, and seconds per step.
@@ -71,6 +71,40 @@ def test_named_choices_change_the_step(changes: dict[str, Any], is_faster: bool)
     cluster, job = ml.preset("dgx-h100", nodes=2), ml.Job.preset("llama3-8b")
     before, after = (ml.prediction.step_time(j, "dp=4, tp=4", cluster) for j in (job, job.replace(**changes)))
     assert (after.expected_s < before.expected_s) == is_faster
+
+
+def test_experts_on_few_hosts_send_fewer_copies() -> None:
+    """Of 8 experts on 8 hosts, a token reaches 8 (1 - (7/8)^8) hosts, and 4 (1 - (3/4)^8) if it is limited to 4."""
+    cluster, free = ml.preset("dgx-h100", nodes=8), ml.Job.preset("deepseek-v3", expert_hosts=None)
+
+    def seconds(job: ml.Job, mesh: str = "pp=1, dp=64", experts: str = "pp=1, edp=1, ep=64") -> float:
+        return ml.prediction.step_time(job, mesh, cluster, experts=experts).axis("ep").high_s
+
+    limited = free.replace(expert_hosts=4)
+    expected = 4 * (1 - (3 / 4) ** 8) / (8 * (1 - (7 / 8) ** 8))
+    assert seconds(limited) / seconds(free) == pytest.approx(expected, rel=0.05)
+    assert seconds(free.replace(expert_hosts=8)) == seconds(free)
+    assert seconds(free.replace(expert_hosts=1)) < seconds(free.replace(expert_hosts=2)) < seconds(limited)
+    inside = {"mesh": "pp=1, dp=64", "experts": "pp=1, edp=8, ep=8"}
+    assert seconds(limited, **inside) == seconds(free, **inside)
+
+
+def test_a_token_reaches_as_many_hosts_as_its_experts_need() -> None:
+    """Of 64 experts on 8 hosts, the 32 experts of a token are on at least 4 hosts."""
+    cluster = ml.preset("dgx-h100", nodes=8)
+    sizes: dict[str, Any] = {"experts": 64, "top_k": 32}
+    one, four, three = (
+        ml.prediction.step_time(
+            ml.Job.preset("deepseek-v3", expert_hosts=hosts, **sizes), "dp=64", cluster, experts="edp=1, ep=64"
+        ).axis("ep").high_s
+        for hosts in (1, 4, 3)
+    )  # fmt: skip
+    assert one == three == four
+
+
+def test_published_models_limit_the_hosts_of_a_token() -> None:
+    limits = {name: ml.Job.preset(name).expert_hosts for name in ml.prediction.MODELS}
+    assert {name: limit for name, limit in limits.items() if limit is not None} == {"deepseek-v3": 4}
 
 
 def test_weights_that_stay_gathered_need_memory_instead_of_a_gather() -> None:
@@ -138,7 +172,16 @@ def test_other_gpus_are_scaled_and_say_so(gpu: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("matmul", "int8"), ("software", "fast"), ("attention", "slow"), ("async_tp", 1), ("reshard", 0), ("offload", -1)],
+    [
+        ("matmul", "int8"),
+        ("software", "fast"),
+        ("attention", "slow"),
+        ("async_tp", 1),
+        ("reshard", 0),
+        ("offload", -1),
+        ("expert_hosts", 0),
+        ("expert_hosts", 2.5),
+    ],
 )
 def test_unknown_choices(field: str, value: Any) -> None:
     with pytest.raises(MeshError, match=field):
@@ -158,6 +201,32 @@ def test_ranges_rest_on_published_steps_and_are_wider_without_them() -> None:
     assert step_range(mixture, "B200", "float8_e4m3fn").factor > at_home.factor
     errors = np.array([row.error for row in rows])
     assert np.median(np.abs(errors)) < 0.11  # of fits without the rows of the same model and source
+
+
+@pytest.mark.parametrize(("has_experts", "count"), [(False, 48), (True, 16)])
+def test_the_error_of_a_layout_covers_published_pairs(has_experts: bool, count: int) -> None:
+    """The ratio of two layouts has the errors of both. Pairs of models with experts are of different releases."""
+    pairs = pair_errors(has_experts=has_experts)
+    assert len(pairs) == count
+    spread = np.sqrt(2) * np.log(layout_error(has_experts=has_experts))
+    assert np.mean([pair.error <= spread for pair in pairs]) == pytest.approx(0.9, abs=0.05)
+    assert layout_error(has_experts=True) > layout_error(has_experts=False) > 1.1
+
+
+def test_the_error_of_a_layout_covers_pairs_of_a_source_that_is_left_out() -> None:
+    pairs = pair_errors(has_experts=False)
+    inside = []
+    for source in {pair.source for pair in pairs}:
+        spread = np.quantile([pair.error for pair in pairs if pair.source != source], 0.9)
+        inside += [pair.error <= spread for pair in pairs if pair.source == source]
+    assert 0.8 <= np.mean(inside) <= 0.96
+
+
+def test_steps_that_differ_in_the_micro_batch_have_errors_of_their_own() -> None:
+    cluster, job = ml.preset("dgx-h100", nodes=2), ml.Job.preset("llama3-8b")
+    one, two = (ml.prediction.step_time(job.replace(micro_batch=size), "dp=16", cluster) for size in (1, 2))
+    assert not two.ratio(one).is_decided
+    assert "on one layout and not on another" in two.ratio(one).cause
 
 
 def test_a_range_has_two_sides() -> None:
