@@ -18,6 +18,7 @@ from meshlab.analysis._measured_machine import (
     with_statements,
 )
 from meshlab.analysis._verdicts import Verdict, most_serious, one_placement, references_frame, unmeasured, verdict_of
+from meshlab.base._collectives import NCCL_TESTS
 from meshlab.base._errors import BenchError, ParseError
 from meshlab.base._files import is_folder, path_of, text_of
 from meshlab.base._forwarding import implementation
@@ -325,7 +326,7 @@ def _of_results(source: Any) -> Iterator[_Part]:
 
 def _as_measured(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows of a library of curves as rows of a log."""
-    names = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
+    names = {test.program: name for name, test in NCCL_TESTS.items()}
     keep = ("collective", "op", "dtype", "in_place", "size_bytes", "time_us", "n_ranks")
     measured = rows[[name for name in keep if name in rows]].copy()
     measured["collective"] = measured["collective"].replace(names)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshlab.base._errors import BenchError, MeshlabError
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_range
 from meshlab.nccl_tests._log import DeviceLine, Section
 from meshlab.prediction._published import published_curves
@@ -187,7 +188,8 @@ def parse_nics(text: str | float) -> tuple[float, str]:
     match = _RATE.fullmatch(str(text).strip())
     if match is None or not float(match[2]):
         raise BenchError(
-            f"nics must be a number of NICs and their rate, not {text!r}", hint='write nics="8 x 400", in Gb/s'
+            f"nics must be a number of NICs and their rate, not {text!r}",
+            hint=Hint("write {}, in Gb/s", Argument("nics", "8 x 400")),
         )
     count, rate = int(match[1] or 1), float(match[2])
     return count * rate, f"{count} × {rate:g} Gb/s" if match[1] else f"{rate:,g} Gb/s"

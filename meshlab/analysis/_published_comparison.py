@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.analysis._measured_machine import RACK_GPUS, MeasuredMachine
+from meshlab.base._collectives import COLLECTIVES
 from meshlab.prediction._predictions import BOUND_FROM
 from meshlab.prediction._published import PublishedCurve, published_curves
 
@@ -215,8 +216,14 @@ def _has_other_hosts(curve: PublishedCurve, measured: MeasuredCurve, machine: Me
         and curve.gpus_per_node == machine.gpus_per_node
         and _is_kin(curve.gpu_model, machine.model)
         and (not machine.has_network or _has_same_nics(curve, machine))
-        and (measured.collective != "all_to_all" or nodes <= curve.nodes)
+        and (not _is_exchange(measured.collective) or nodes <= curve.nodes)
     )
+
+
+def _is_exchange(collective: str) -> bool:
+    """Return whether all ranks send messages to all others."""
+    facts = COLLECTIVES[collective]
+    return set(facts.traffic) == {"p2p"} and not facts.peers and not facts.rooted
 
 
 def _is_kin(model: str, other: str | None) -> bool:
@@ -347,6 +354,6 @@ def _limit(collective: str, nic_gbps: float, nodes: int, per_node: int) -> float
     if nodes < 2:
         return math.nan
     rate, ranks = nic_gbps / 8, nodes * per_node
-    if collective == "all_to_all":  # each rank sends (n - per node) / n of its bytes through its share of the NICs
+    if _is_exchange(collective):  # each rank sends (n - per node) / n of its bytes through its share of the NICs
         return rate / per_node * (ranks - 1) / (ranks - per_node)
-    return rate / per_node if collective == "send_recv" else rate
+    return rate / per_node if COLLECTIVES[collective].peers else rate

@@ -29,6 +29,7 @@ class Advice:
 
 
 NEW_RANKS = Advice("call engines.restart() to start new ranks")
+RANKS_LEFT = Advice("call engines.restart(hosts='left') for new ranks on the hosts that answer")
 READ_A_FILE = Advice("read a file with ml.topology.read()")
 
 

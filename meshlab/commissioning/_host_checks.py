@@ -13,16 +13,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from meshlab.base._backends import PROCESS_BACKENDS
 from meshlab.base._documents import parse_own_json
 from meshlab.base._errors import EngineError, ParseError
 from meshlab.base._version import __version__
 from meshlab.commissioning._doctor import Check
-from meshlab.commissioning._host_probe import nccl_interface
+from meshlab.commissioning._host_probe import network_of
 from meshlab.engines._host_choice import HostChoice
 from meshlab.engines._local import import_path
 
@@ -47,7 +48,7 @@ class _Remote:
         self.answers_s = 0.0
         self.offset_s = self.uncertainty_s = 0.0
         self.paths: list[dict[str, Any]] = []
-        self.gloo = ""
+        self.interface = ""
         self.sees_folder = False
 
     def read(self) -> dict[str, Any]:
@@ -160,7 +161,7 @@ def _compared(pool: ThreadPoolExecutor, remotes: Sequence[_Remote], shared: Path
             if other is not remote
         ]
         answer = remote.ask(kind="peers", peers=peers, first=first)
-        remote.paths, remote.gloo = answer["paths"], answer["gloo"]
+        remote.paths, remote.interface = answer["paths"], answer["interface"]
 
     list(pool.map(find_paths, remotes))
     return [
@@ -217,16 +218,11 @@ def _mtu_check(remotes: Sequence[_Remote]) -> Check:
 
 def _interface_checks(remotes: Sequence[_Remote]) -> list[Check]:
     """Return the networks that the libraries would use, which differ between hosts more often than wanted."""
-    ways: dict[str, Callable[[_Remote], str]] = {
-        "nccl": lambda remote: nccl_interface(remote.facts),
-        "gloo": lambda remote: remote.gloo,
-        "mpi": lambda remote: str(remote.facts["chosen"].get("mpi") or "its library chooses"),
-    }
     checks = []
-    for backend, way in ways.items():
+    for backend in PROCESS_BACKENDS:
         places: dict[str, list[str]] = {}
         for remote in remotes:
-            places.setdefault(way(remote), []).append(remote.name)
+            places.setdefault(network_of(backend, remote.facts, remote.interface), []).append(remote.name)
         if len(places) > 1:
             text = f"the hosts would use different networks: {_places_text(places)}"
             checks.append(Check(backend, "warning", text, "set the variable for its network interface on all hosts"))

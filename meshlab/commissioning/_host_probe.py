@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from meshlab.base._backends import PROCESS_BACKENDS, package_version
+from meshlab.base._backends import BACKENDS, PROCESS_BACKENDS, package_version
 from meshlab.base._documents import parse_own_json
 from meshlab.base._errors import MeshlabError
 from meshlab.base._version import __version__
@@ -53,7 +53,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"time": time.time()}
     if request["kind"] == "folder":
         return {"sees": Path(request["file"]).exists()}
-    return {"paths": [_path_to(peer) for peer in request["peers"]], "gloo": _gloo_interface(request["first"])}
+    return {"paths": [_path_to(peer) for peer in request["peers"]], "interface": _interface_to_rank_0(request["first"])}
 
 
 def _path_to(peer: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _path_to(peer: Mapping[str, Any]) -> dict[str, Any]:
     return path | {"kind": "mtu", "problem": problem}
 
 
-def _gloo_interface(first: str) -> str:
+def _interface_to_rank_0(first: str) -> str:
     """Return the interface that Gloo would use for a rank 0 at an address, or what is wrong."""
     from meshlab.comm.backends._gloo_world import _interface_to
 
@@ -104,10 +104,18 @@ def _gloo_interface(first: str) -> str:
         return error.summary
 
 
-def nccl_interface(facts: Mapping[str, Any]) -> str:
-    """Return the network that NCCL would use on a host: what its variables choose, RDMA, or the first interface."""
-    if chosen := facts["chosen"].get("nccl"):
-        return str(chosen)
+def network_of(backend: str, facts: Mapping[str, Any], interface: str) -> str:
+    """Return the network that a backend would use on a host, whose `interface` leads to rank 0."""
+    chosen, library = facts["chosen"].get(backend), BACKENDS[backend]
+    if library.on_gpus:
+        return str(chosen or _nccl_network(facts))
+    if library.starts == "mpiexec":
+        return str(chosen or "its library chooses")
+    return interface
+
+
+def _nccl_network(facts: Mapping[str, Any]) -> str:
+    """Return the network that NCCL would use without variables: RDMA, or the first interface."""
     if facts["rdma"]:
         return f"RDMA {', '.join(facts['rdma'])}"
     # NCCL takes ib*, then interfaces that are neither the loopback device nor of Docker.

@@ -9,7 +9,7 @@ from meshlab.base._errors import CommunicatorError, EngineError, MeshError
 from meshlab.base._hints import NEW_RANKS, Argument, Hint
 from meshlab.comm._worlds import process_module
 from meshlab.engines._rounds import Reply
-from meshlab.mesh._axes import WORLD
+from meshlab.mesh._axes import WORLD, nearest_text
 from meshlab.mesh._groups import Group
 from meshlab.mesh._mesh import DeviceMesh
 
@@ -23,10 +23,12 @@ def check_mesh_size(mesh: DeviceMesh, n: int, *, fix: str = "") -> None:
     """Raise a `MeshError` unless the mesh has `n` ranks. `fix` is its hint, such as the one for a command line."""
     size = mesh.world_size
     if size != n:
+        nearest = nearest_text(mesh.axis_names, [axis.size for axis in mesh.axes], n)
         raise MeshError(
             f"{mesh} has {size} rank{'s' * (size != 1)}, but there {'is' if n == 1 else 'are'} {n} "
             f"engine{'s' * (n != 1)}",
-            hint=fix or f"start {size}, or let an axis take all other ranks: DeviceMesh('…=-1', world_size={n})",
+            hint=fix
+            or f"start {size}, or let an axis take all other ranks: DeviceMesh('…=-1', world_size={n}); {nearest}",
         )
 
 

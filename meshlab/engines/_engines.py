@@ -466,8 +466,22 @@ class Engines:
             self._break("they were interrupted" if self._rank_set.is_attached else "they were killed")
             self._cancel_round("the ranks were ended")
 
-    def restart(self) -> None:
+    def restart(self, *, hosts: Literal["all", "left"] = "all", mesh: MeshLike | None = None) -> None:
         """Start new ranks. The client stays the same, unless its controller has died or does not respond.
+
+        Parameters
+        ----------
+        hosts : {"all", "left"}, default "all"
+            The hosts of ranks that ``launch(hosts=…)`` started. ``"left"`` leaves out those that do not answer. The
+            others keep their order and their numbers of ranks, so that `world_size` falls, and later restarts use them
+            alone. With Slurm, hosts that did not answer the ranks are left out.
+        mesh : DeviceMesh or str, optional
+            A mesh that the new ranks must fit, such as ``"node=-1, local=8"``. If it does not, nothing is started.
+
+        Warns
+        -----
+        UserWarning
+            If hosts are left out. It names them.
 
         Raises
         ------
@@ -475,6 +489,9 @@ class Engines:
             If the engines are busy or closed.
             If another process started the ranks.
             If the ranks do not start.
+            If no host answers, or the ranks are not those of ``launch(hosts=…)``, with ``hosts="left"``.
+        MeshError
+            If `mesh` does not fit the number of ranks. It names the nearest meshes with the same axes.
 
         Examples
         --------
@@ -492,11 +509,20 @@ class Engines:
                 "cannot restart engines that another process started",
                 hint="restart them there, and call attach() again",
             )
+        if hosts not in ("all", "left"):
+            raise EngineError(f"unknown hosts {hosts!r}", hint="choose 'all' or 'left'")
         self._acquire(Lease(self, "a restart"), hint="cancel it first")
         try:
+            check_size = partial(_check_size, mesh)
+            dropped = self._rank_set.leave_out_hosts(check_size) if hosts == "left" else ()
+            check_size(self.world_size)
             self._replace_ranks("they are being restarted")
         finally:
             self._release()
+        if dropped:
+            verb = "does" if len(dropped) == 1 else "do"
+            ranks = f"{self.world_size} rank{'s' * (self.world_size != 1)}"
+            warnings.warn(f"{', '.join(dropped)} {verb} not answer, so the engines have {ranks}", stacklevel=2)
 
     def close(self, *, cancel: bool = False) -> None:
         """Stop the ranks and clean up, within 10 seconds. A second call has no effect.
@@ -749,6 +775,11 @@ def _frame_of(replies: Sequence[Reply], groups: Groups) -> pd.DataFrame:
     )
     frame.attrs["tracebacks"] = {reply.rank: reply.trace for reply in replies if reply.error is not None}
     return frame
+
+
+def _check_size(mesh: MeshLike | None, n: int) -> None:
+    if mesh is not None:
+        check_mesh_size(as_mesh(mesh, fill=n), n)
 
 
 def _new_name() -> str:

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Formatter
 
@@ -79,6 +79,19 @@ class HostChoice:
             name = next(name for name in names if names.count(name) > 1)
             raise EngineError(f"hosts contains {name} twice", hint="pass each host once; n is the number of all ranks")
         return cls("ssh", tuple(names))
+
+    @property
+    def argument(self) -> str | list[str]:
+        """The argument `hosts` of `launch` that reads as this choice."""
+        return list(self.names) if self.kind == "ssh" else shlex.join([self.kind, *self.options])
+
+    def only(self, hosts: Sequence[str]) -> HostChoice:
+        """Return the choice of some of the hosts."""
+        if self.kind == "ssh":
+            return replace(self, names=tuple(hosts))
+        # The last option of a name counts. Slurm's names of hosts have no domain.
+        nodes = ",".join(host.partition(".")[0] for host in hosts)
+        return replace(self, options=(*self.options, f"--nodelist={nodes}", f"--nodes={len(hosts)}"))
 
     def per_host(self, n: int) -> int:
         """Return the most ranks that a host gets, of `n`."""

@@ -15,12 +15,13 @@ import sys
 import time
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._errors import EngineError
+from meshlab.base._hints import NEW_RANKS, RANKS_LEFT, Hint
 from meshlab.base._version import __version__
 from meshlab.comm._agreement import Checks
 from meshlab.engines import _host_start as host_start
@@ -33,6 +34,7 @@ from meshlab.engines._interrupts import interrupts_kept
 from meshlab.engines._lifeline import BACKEND, CONNECTION, REAPER
 from meshlab.engines._local import find_mpiexec, import_path
 from meshlab.engines._processes import AttachedSet, ProcessSet, can_encrypt
+from meshlab.engines._rank_plan import EngineFacts
 from meshlab.engines._reaper import RUN, Reaper, clean_up_after_others, make_folder, remove_files, shared_memory_files
 from meshlab.engines._records import printed_text
 from meshlab.engines._rounds import RankExit, RankInfo, RankSet
@@ -59,6 +61,12 @@ _NOISE = ("Warning: Permanently added", "Pseudo-terminal")
 _ENGINE = ["--log-level=WARN"]
 
 _FOLDER_FIX = "pass a folder that all hosts see to launch()"
+
+
+class _SshReply(NamedTuple):
+    code: int
+    output: str
+    errors: str
 
 
 class HostedSet(AttachedSet):
@@ -95,6 +103,7 @@ class HostedSet(AttachedSet):
         self._job: HostJob | None = None
         self._id = ""
         self._is_closing = False
+        self._has_run = False
         if not can_encrypt():
             raise EngineError(
                 "engines on other hosts need encryption, which libzmq of this Python does not have",
@@ -102,6 +111,33 @@ class HostedSet(AttachedSet):
             )
         if choice.kind == "ssh" and shutil.which("ssh") is None:
             raise EngineError("ranks on other hosts need ssh, which is not installed")
+
+    def leave_out_hosts(self, check_size: Callable[[int], None]) -> Sequence[str]:
+        """Leave out the hosts that do not answer, and their ranks. The others keep their order."""
+        if self._choice.kind == "ssh":
+            replies = self._run_on_hosts("true")
+            counts = {
+                name: max(0, min(self._per_host, self._n - index * self._per_host))
+                for index, name in enumerate(self._choice.names)
+            }
+            left = {name: counts[name] for name, reply in replies.items() if reply is not None and reply.code != 255}
+        else:
+            silent = {loss.host for loss in self._losses() if loss.is_silent}
+            counts = dict(Counter(info.host for info in self._infos))
+            left = {host: n for host, n in counts.items() if host not in silent}
+        dropped = [host for host in counts if host not in left]
+        if not dropped:
+            return ()
+        n = sum(left.values())
+        if n == 0:
+            raise EngineError(
+                f"none of the hosts answers: {', '.join(dropped)}", hint="wait for one, or close the engines"
+            )
+        check_size(n)
+        self._choice = self._choice.only(list(left))
+        self._n = self.size = n
+        self.launch_arguments = {**(self.launch_arguments or {}), "hosts": self._choice.argument}
+        return dropped
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Check the hosts, start the engines, wait for them in the queue if there is one, and open the ranks."""
@@ -156,6 +192,7 @@ class HostedSet(AttachedSet):
         self._wait_for_engines(timeout_s)
         infos = super().start(max(5.0, timeout_s))
         self._forget_segments()
+        self._has_run = True
         return infos
 
     # -- the files of the run ------------------------------------------------------------------------------------------
@@ -217,30 +254,37 @@ class HostedSet(AttachedSet):
         """Check all hosts over ssh, at the same time, before anything starts there."""
         variables = [f"{name}={value}" for name, value in import_path().items()]
         command = shlex.join(["env", *variables, sys.executable, str(folder / "start.py"), str(folder), "check"])
+        replies = self._run_on_hosts(command)
+        texts = (
+            f"{name} does not answer over ssh within {_SSH_S:g} s" if reply is None else self._problem(name, *reply)
+            for name, reply in replies.items()
+        )
+        problems = [problem for problem in texts if problem]
+        if problems:
+            others = f", and {len(problems) - 1} more hosts have problems" if problems[1:] else ""
+            raise EngineError(f"{problems[0]}{others}", hint=self._fix(problems[0]))
+
+    def _run_on_hosts(self, command: str) -> dict[str, _SshReply | None]:
+        """Run a command on all hosts over ssh, at the same time. A host that does not answer in time has no reply."""
         pipe = subprocess.PIPE
-        checks = {
+        processes = {
             name: subprocess.Popen(
                 [*_SSH, name, command], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
             )
             for name in self._choice.names
         }
-        problems = []
+        replies: dict[str, _SshReply | None] = dict.fromkeys(processes)
         deadline = time.monotonic() + _SSH_S
         try:
-            for name, process in checks.items():
+            for name, process in processes.items():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     output, errors = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-                    problem = self._problem(name, process.returncode, output, errors)
-                    problems += [problem] if problem else []
-                    continue
-                problems.append(f"{name} does not answer over ssh within {_SSH_S:g} s")
+                    replies[name] = _SshReply(process.returncode, output, errors)
         finally:
-            for process in checks.values():
+            for process in processes.values():
                 process.kill()
                 process.communicate()
-        if problems:
-            others = f", and {len(problems) - 1} more hosts have problems" if problems[1:] else ""
-            raise EngineError(f"{problems[0]}{others}", hint=self._fix(problems[0]))
+        return replies
 
     def _problem(self, name: str, code: int, output: str, errors: str) -> str:
         """Return what the check of a host has found, or an empty string."""
@@ -258,6 +302,8 @@ class HostedSet(AttachedSet):
     def _fix(self, problem: str) -> str:
         if " the folder " in problem:
             return _FOLDER_FIX
+        if " over ssh" in problem and self._has_run:
+            return Hint("{}", RANKS_LEFT)
         if " does not reach " in problem:
             return f"set {ADDRESS} to the address of this host in their network"
         if (
@@ -321,6 +367,11 @@ class HostedSet(AttachedSet):
             with contextlib.suppress(Exception):
                 result.get(timeout=10)
 
+    def _order(self, engines: Mapping[int, EngineFacts]) -> list[int]:
+        """Return the engines in the order of the launcher's ranks, which is that of the hosts."""
+        launches = {engine: facts.launch for engine, facts in engines.items() if facts.launch is not None}
+        return sorted(launches, key=launches.__getitem__) if len(launches) == len(engines) else super()._order(engines)
+
     # -- the state of the ranks ----------------------------------------------------------------------------------------
 
     def check(self) -> RankExit | None:
@@ -336,7 +387,7 @@ class HostedSet(AttachedSet):
         return lost or super().first_exit()  # the controller may notice it first, but without the reason
 
     def _lost(self) -> RankExit | None:
-        losses = [] if self._links is None else self._links.losses()
+        losses = self._losses()
         if not losses:
             return None
         ranks = {(info.host, info.pid): info.rank for info in self._infos}
@@ -346,6 +397,9 @@ class HostedSet(AttachedSet):
             names = f": rank{'s' * (len(members) != 1)} {', '.join(map(str, members))}" if members else ""
             return RankExit(members[0] if members else None, f"does not answer{names}", silent.host)
         return self._exit_of(losses[0], ranks)
+
+    def _losses(self) -> list[Loss]:
+        return [] if self._links is None else self._links.losses()
 
     def _exit_of(self, loss: Loss, ranks: Mapping[tuple[str, int], int]) -> RankExit:
         rank = ranks.get((loss.host, loss.pid))
@@ -358,6 +412,8 @@ class HostedSet(AttachedSet):
 
     def recovery(self) -> str:
         """Return how to go on: unlike those of `attach`, these ranks can be replaced."""
+        if any(loss.is_silent for loss in self._losses()):
+            return Hint("{}, or {}", NEW_RANKS, RANKS_LEFT)
         return RankSet.recovery(self)
 
     def printed(self) -> str:

@@ -49,8 +49,9 @@ def launch(
     backend : {"auto", "nccl", "mpi", "gloo", "threads"}, default "auto"
         ``"nccl"`` starts one process per GPU, and ``"mpi"`` and ``"gloo"`` (of torch) one process per rank, all as
         ipyparallel engines. ``"threads"`` starts threads in this process, for tests and experiments. ``"auto"`` selects
-        ``"nccl"`` if there are at least `n` GPUs and the required packages are installed, else ``"mpi"``. Axes of a
-        mesh can use Gloo on all engines: ``DeviceMesh(…, backends={"pp": "gloo"})``.
+        ``"nccl"`` if there are at least `n` GPUs and the required packages are installed, else ``"mpi"``. On `hosts`,
+        each of them needs a GPU per rank. Axes of a mesh can use Gloo on all engines:
+        ``DeviceMesh(…, backends={"pp": "gloo"})``.
     devices : sequence of int, optional
         CUDA device index of each rank. By default rank r uses device r.
     env : mapping of str to str, optional

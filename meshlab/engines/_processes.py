@@ -295,7 +295,7 @@ class AttachedSet(ProcessSet):
     ) -> dict[int, WorkerConfig]:
         if BACKENDS[self.backend].starts == "mpiexec":  # which has given the ranks their numbers
             return dict.fromkeys(engines, WorkerConfig(self.backend, positions, checks=self._checks))
-        order = ordered_engines(engines)
+        order = self._order(engines)
         devices = device_indices(engines) if BACKENDS[self.backend].on_gpus else dict.fromkeys(order, -1)
         first = engines[order[0]]
         peers = {address for facts in engines.values() if facts.host != first.host for address in facts.addresses}
@@ -308,6 +308,10 @@ class AttachedSet(ProcessSet):
             )
             for rank, engine in enumerate(order)
         }
+
+    def _order(self, engines: Mapping[int, EngineFacts]) -> list[int]:
+        """Return the engines in the order of their ranks."""
+        return ordered_engines(engines)
 
     def first_exit(self) -> RankExit | None:
         """Return the ranks whose engines the controller no longer lists."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from meshlab.base._backends import BACKENDS
+from meshlab.base._errors import EngineError
 from meshlab.base._hints import NEW_RANKS, Hint
 from meshlab.base._units import format_seconds
 from meshlab.comm._agreement import Checks
@@ -232,6 +233,10 @@ class RankSet(Protocol):
     def recovery(self) -> str:
         """Return how to go on after the ranks have failed."""
         return Hint("{}", NEW_RANKS)
+
+    def leave_out_hosts(self, check_size: Callable[[int], None]) -> Sequence[str]:
+        """Make the next start leave out the hosts that do not answer, if `check_size` allows it. Return their names."""
+        raise EngineError("the engines have no hosts to leave out", hint=Hint("{}", NEW_RANKS))
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt on every rank, as soon as it executes Python code."""

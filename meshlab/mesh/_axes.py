@@ -293,8 +293,7 @@ def _suggestions(names: Sequence[str], sizes: Sequence[int], world_size: int) ->
     wrong = [f"{n}={s}" for n, s in zip(names, sizes, strict=True) if s != -1 and world_size % s]
     if wrong and sum(size != -1 for size in sizes) > 1:  # a single known size is obviously the wrong one
         text = f"{' and '.join(wrong)} {'does' if len(wrong) == 1 else 'do'} not divide {world_size}; "
-    options = [", ".join(f"{n}={s}" for n, s in option) for option in nearest_axes(names, sizes, world_size)]
-    text += "nearest: " + " · ".join(options)
+    text += nearest_text(names, sizes, world_size)
     fixed = math.prod(size for size in sizes if size != -1)
     copies = world_size // fixed
     if copies == 0:
@@ -323,6 +322,12 @@ def format_ranks(ranks: Sequence[int]) -> str:
         return f"ranks {ranks[0]} to {ranks[-1]}"
     head = ", ".join(str(rank) for rank in ranks[:8])
     return f"ranks {head}" if len(ranks) <= 8 else f"{len(ranks):,} ranks ({head}, …)"
+
+
+def nearest_text(names: Sequence[str], sizes: Sequence[int], world_size: int) -> str:
+    """Return the nearest sizes as the text of a hint."""
+    options = [", ".join(f"{n}={s}" for n, s in option) for option in nearest_axes(names, sizes, world_size)]
+    return "nearest: " + " · ".join(options)
 
 
 def nearest_axes(

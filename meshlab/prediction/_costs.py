@@ -336,7 +336,7 @@ def cost(
     of_links = prices(links, collective, dtype=dtype, settings=settings, evidence=evidence)
     size = np.atleast_1d(np.asarray(sizes, dtype=np.int64))
     choice, latency, transfer = of_links.price(np.arange(len(links))[:, None], size[None, :])
-    factor = np.array([CATALOG[collective].bus_factor(n) if n > 1 else np.nan for n in links.n_ranks.tolist()])
+    factor = np.where(links.n_ranks > 1, _bus_factors(links, collective), np.nan)
     most, least, bound, above = _bound(links, collective, settings, dtype)
     return Cost(
         collective=collective,
@@ -401,14 +401,11 @@ def _real_gbs(links: GroupLinks, tuned_gbs: Floats, collective: str, network: Fl
 
 def _least_ns(links: GroupLinks, collective: str, network: Floats, gbs: Floats) -> Floats:
     """Return the ns per byte that the links of every algorithm need at least, of shape (k, algorithms)."""
-    n, ppn = links.n_ranks.astype(float), links.ranks_per_domain.astype(float)
+    ppn = links.ranks_per_domain.astype(float)
     spared = np.where((links.domains > 1) & links.inner_is_nvlink, ppn / np.maximum(ppn - 1, 1), 1.0)
     ring = np.minimum(network, links.inner_gbs * spared)
-    steps = {"all_reduce": 2 * (n - 1) / n, "all_gather": (n - 1) / n, "reduce_scatter": (n - 1) / n}.get(
-        collective, 1.0
-    )
     most = gbs.max(axis=2)
-    most[:, RING] = ring / np.maximum(steps, 0.5)
+    most[:, RING] = ring / np.maximum(_bus_factors(links, collective), 0.5)
     if collective == "all_reduce":
         tree = np.minimum(network / _tree_sends(links), links.tree_uplink_gbs)
         law, _ = _switch_law(links)
@@ -423,6 +420,12 @@ def _chain_gbs(links: GroupLinks) -> Floats:
     """Return the algorithm bandwidth of a tree inside a domain, whose ranks pass the data on upwards and downwards."""
     ppn = links.ranks_per_domain.astype(float)
     return np.asarray(links.inner_gbs * ppn / np.maximum(2 * (ppn - 1), 1))
+
+
+def _bus_factors(links: GroupLinks, collective: str) -> Floats:
+    """Return busbw / algbw of every group."""
+    sizes, number = np.unique(links.n_ranks, return_inverse=True)
+    return np.array([CATALOG[collective].bus_factor(max(n, 2)) for n in sizes.tolist()])[number.ravel()]
 
 
 def _tree_sends(links: GroupLinks) -> Floats:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshlab.base._errors import MeshError, ParseError
+from meshlab.base._hints import Argument, Hint
 from meshlab.mesh._axes import WORLD, format_ranks
 from meshlab.mesh._groups import groups_name
 from meshlab.mesh._mesh import DeviceMesh
@@ -91,7 +92,8 @@ def infer_mesh(
     world = world_size or max((max(groups[number].ranks) + 1 for number in listed), default=None)
     if not world or not listed:
         raise MeshError(
-            "the trace does not contain the ranks of any process group", hint="pass the mesh of the job as mesh="
+            "the trace does not contain the ranks of any process group",
+            hint=Hint("pass the mesh of the job as {}", Argument("mesh")),
         )
     cuts = {1, world}
     for number in sorted(listed, key=lambda number: (-n_calls[number], len(groups[number].ranks))):

@@ -9,7 +9,7 @@ import pytest
 
 from meshlab.base._errors import EngineError
 from meshlab.commissioning._host_checks import _clock_check, _version_check, check_hosts
-from meshlab.commissioning._host_probe import describe, nccl_interface
+from meshlab.commissioning._host_probe import describe, network_of
 
 
 def host(name: str, **facts: Any) -> Any:
@@ -44,7 +44,8 @@ def test_other_versions_are_named() -> None:
 )
 def test_the_network_of_nccl_follows_its_rules(chosen: str, rdma: list[str], names: list[str], network: str) -> None:
     interfaces = [[name, "10.0.0.1/24", 1500] for name in names]
-    assert nccl_interface({"chosen": {"nccl": chosen}, "rdma": rdma, "interfaces": interfaces}) == network
+    facts = {"chosen": {"nccl": chosen}, "rdma": rdma, "interfaces": interfaces}
+    assert network_of("nccl", facts, "") == network
 
 
 def test_hosts_of_a_scheduler_are_rejected_with_a_fix() -> None:

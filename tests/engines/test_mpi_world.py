@@ -153,7 +153,7 @@ if engines is not None:
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [
-        ("engines.run(stuck)", "meshlab.errors.EngineError: rank 1 did not respond within 1.0 s"),
+        ("engines.run(stuck)", "meshlab.errors.EngineError: rank 1 did not respond within 1.0\N{THIN SPACE}s"),
         (
             "try:\n            engines.run(stuck)\n        except Exception:\n            sys.exit('no ranks')",
             "no ranks",
