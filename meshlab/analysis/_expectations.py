@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EXPECTED_SHARE = 0.7
-"""The share of the lowest predicted bandwidth below which a measurement is slow, the same as of published runs.
+"""The share of the lowest predicted bandwidth below which a measurement is slow, the same as for published runs.
 
-The band of a prediction is learned from other machines and numbers of GPUs. Two healthy H200 reach 80 % of its lower
+The band of a prediction is learnt from other machines and numbers of GPUs. Two healthy H200 reach 80 % of its lower
 end in an all_gather.
 """
 
@@ -83,8 +83,8 @@ def expectations(
 ) -> pd.DataFrame:
     """Compare the largest size of each axis with the bound, the prediction and published runs of the same machine.
 
-    ``verdict`` is the only verdict on speed of meshlab: that of the published runs if they decide, otherwise that of
-    the prediction, and unknown without both. `leave_out` names sources of published runs.
+    Every verdict of meshlab on speed is this ``verdict``: that of the published runs if they decide, otherwise that of
+    the prediction, and unknown without either. `leave_out` names the sources of published runs to ignore.
     """
     # Each row has the slowest group. Without a cluster, only published runs are compared.
     import pandas as pd
@@ -151,7 +151,7 @@ def _machine_of_axis(
         placement = as_placement(mesh, grown(cluster, mesh))
         hosts = int(placement.of(str(row["axis"])).domains[HOST].max())
     except MeshlabError:
-        return replace(machine, nodes=None, unlike="its mesh does not fit the machine")
+        return replace(machine, nodes=None, unlike="its mesh does not match the machine")
     if hosts == 1:
         return with_statements(replace(machine, nodes=1), n_ranks)
     shared = "its groups share the NICs of their hosts, while published runs have one group"

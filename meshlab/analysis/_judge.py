@@ -154,11 +154,11 @@ def judge(
     mesh: MeshLike | None = None,
     leave_out: Collection[str] = (),
 ) -> Judgement:
-    """Judge whether measured bandwidths are normal: against published runs of the same machine, and its bound.
+    """Judge whether measured bandwidths are normal, compared with published runs of the same kind of machine.
 
     The machine is recognised from the source: the list of devices of nccl-tests, hosts, lines of NCCL and launchers, or
-    the columns of a frame. What is missing is named, and can be stated. Only sizes at which published runs agree are
-    compared. Runs that have the very times of the measurement are left out.
+    the columns of a frame. If a fact is missing, the verdict names it, and you can pass it. Only sizes at which
+    published runs agree are compared. Published runs with the same times as the measurement are left out.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def judge(
     nics : str or float, optional
         The NICs of a host: ``"8 x 400"``, or the sum of their line rates in Gb/s.
     cluster : Cluster or str, optional
-        The machine, or the name of a preset, which gets the hosts of the measurement.
+        The machine, or the name of a preset, which gets as many hosts as the measurement.
     mesh : DeviceMesh or str, optional
         The mesh of results that have an axis. By default that of the run.
     leave_out : collection of str, default ()

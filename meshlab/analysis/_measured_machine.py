@@ -119,9 +119,8 @@ class MeasuredMachine:
             return f"the number of hosts of the {n_ranks} ranks is missing (state it with nodes=, --nodes)"
         if self.has_network and not math.isfinite(self.nic_gbps):
             part = "NICs are" if self.n_nics is None else f"rate of the {self.n_nics} NICs is"
-            return (
-                f'the {part} missing (state them with nics="8 x 400" or cluster="{self._example}", --nics, --cluster)'
-            )
+            ways = f'nics="8 x 400" or cluster="{self._example}", --nics, --cluster'
+            return f"the {part} missing (state {'it' if self.n_nics else 'them'} with {ways})"
         return ""
 
     def lacks_network_only(self, n_ranks: int | None) -> bool:
@@ -189,7 +188,8 @@ def parse_nics(text: str | float) -> tuple[float, str]:
     match = _RATE.fullmatch(str(text).strip())
     if match is None or not float(match[2]):
         raise BenchError(
-            f"nics={text!r} is no number of NICs and rate", hint=Hint("write {}, in Gb/s", Argument("nics", "8 x 400"))
+            f"nics must be a number of NICs and their rate, not {text!r}",
+            hint=Hint("write {}, in Gb/s", Argument("nics", "8 x 400")),
         )
     count, rate = int(match[1] or 1), float(match[2])
     return count * rate, f"{count} × {rate:g} Gb/s" if match[1] else f"{rate:,g} Gb/s"
@@ -218,9 +218,9 @@ def machine_of_section(section: Section, text: str = "") -> MeasuredMachine:
 
 def _exclusion(names: str) -> str:
     if _MIG.search(names):
-        return "MIG splits its GPUs, and published runs have whole ones"
+        return "MIG splits its GPUs, and published runs used complete ones"
     if _VIRTUAL.search(names):
-        return "its GPUs are virtual functions, and published runs have whole ones"
+        return "its GPUs are virtual functions, and published runs used complete ones"
     return ""
 
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def published(gpu: str | None = None, *, nodes: int | None = None, collective: str | None = None) -> pd.DataFrame:
     """Return published times of collectives: runs of nccl-tests and rccl-tests by others, each with its source.
 
-    They are measurements of other people on their systems: plausible values, not limits. Curves that were added with
+    Other people measured them on their systems, so they are plausible values, not limits. Curves that were added with
     ``meshlab judge --add`` are included.
 
     Parameters
     ----------
     gpu : str, optional
         Name of a GPU, such as ``"H100"`` or ``"NVIDIA H100 80GB HBM3"``. Its memory does not matter, but a PCIe card
-        is another GPU than a module.
+        is a different GPU from an SXM module.
     nodes : int, optional
         Number of hosts.
     collective : str, optional
@@ -37,7 +37,7 @@ def published(gpu: str | None = None, *, nodes: int | None = None, collective: s
         One row per curve and size: ``curve`` (identifier of the run), ``system``, ``gpu``, ``gpus_per_node``,
         ``nodes``, ``n_ranks``, ``nic``, ``nic_gbps_per_node`` (missing if not stated), ``nccl_version``,
         ``collective``, ``op``, ``dtype``, ``in_place``, ``size_bytes``, ``time_us``, ``algbw_gbs`` and ``busbw_gbs`` in
-        GB/s, ``source``, ``date`` of publication, ``verdict`` (the source's own word: normal or slow), and ``remark``.
+        GB/s, ``source``, ``date`` of publication, ``verdict`` (of the source itself: normal or slow), and ``remark``.
 
     Examples
     --------

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def compute_rates(engines: Engines, *, seconds: float = 0.1) -> ComputeRates:
     """Measure the rates of matrix products, attention and memory traffic on the GPUs of the ranks.
 
-    All GPUs measure simultaneously, as in a training step, with random data. Each kernel is repeated back to back, so
-    that the power limit of the GPU counts, for three times a number of seconds. The slowest GPU of each kernel counts.
-    The ranks need PyTorch with CUDA.
+    All GPUs measure simultaneously, as in a training step, with random data. Each kernel runs back to back three times
+    for `seconds` seconds, so that the power limit of the GPU takes effect. For each kernel, the slowest GPU counts. The
+    ranks need PyTorch with CUDA.
 
     Parameters
     ----------

@@ -242,7 +242,7 @@ class Run(RunData):
     def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False, csv: bool = False) -> Path:
         """Write the run to a folder. See `RunData.save`.
 
-        While the run is being measured, its folder `out` is kept up to date anyway, so `redact` and `csv` raise.
+        While the run is being measured, its folder `out` is up to date anyway. For it, `redact` and `csv` then raise.
         """
         recorder = self._recorder
         if recorder is None or not recorder.is_open or Path(folder).absolute() != recorder.folder.absolute():

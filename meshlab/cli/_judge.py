@@ -70,7 +70,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--gpu", metavar="NAME", help="the GPU, such as H100, if the log does not list it")
     add_nodes(parser)
     add("--nics", metavar="NxRATE", help='the NICs of a host: "8x400", in Gb/s, or the sum of their rates')
-    add("--cluster", metavar="NAME|FILE", help="the machine: a preset, which gets the hosts of the log, or a file")
+    add("--cluster", metavar="NAME|FILE", help="the machine: a preset, which gets as many hosts as the log, or a file")
     add("--mesh", help="the mesh of results that have an axis")
     add("--runs", action="store_true", help="list the published runs that the verdicts name")
     add(
@@ -82,14 +82,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--add",
         metavar="SYSTEM",
-        help="add the curves to those of this site, under the name of its machine, instead of judging them",
+        help="add the curves to the library of this site, under this name of the machine, instead of judging them",
     )
     add_out(parser, "FILE", "write the verdicts as .csv or .json")
 
 
 JUDGE = Command(
     "judge",
-    "is this number normal? compare a log with published runs",
+    "compare the numbers of a log with published runs",
     "Recognises the machine from the log, or names the fact that is missing. Compares the largest size at which "
     "published runs of such a machine agree, and names the bound of the hardware. Starts nothing. Exits with 1 if "
     "something is slow, or if a verdict is not known.",

@@ -18,7 +18,7 @@ def _run(options: argparse.Namespace) -> int:
     template, file = read_template(options.kind)
     sys.stdout.write(template)
     place = f"{options.kind}.sh in the folder of {FOLDER_OF_TEMPLATES}, or in ~/.config/meshlab"
-    print_error(f"this is {file}" if file else f"this is meshlab's own; {place}, replaces it")
+    print_error(f"this is {file}" if file else f"this is meshlab's own script; {place}, replaces it")
     return OK
 
 
@@ -30,7 +30,7 @@ LAUNCH = Command(
     "launch",
     "print the script that starts ranks on several hosts",
     'ml.launch(n, hosts="slurm") submits the script to Slurm, and hosts=[…] or "ssh:node0[1-4]" runs that of ssh. A\n'
-    "site replaces it by a file of its own, with the same fields in braces. This command starts nothing.\n"
+    "site can replace it with its own file, with the same fields in braces. This command starts nothing.\n"
     "  meshlab launch --print slurm >~/.config/meshlab/slurm.sh",
     _run,
     _add_options,

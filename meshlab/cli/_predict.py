@@ -78,8 +78,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 PREDICT = Command(
     "predict",
     "predict the time of collectives on a cluster",
-    "Starts nothing. NCCL's algorithms and protocols are those that its own tuner would choose. The "
-    "published runs of machines of the same class correct the times, unless --calibration has measurements of the "
+    "Starts nothing. NCCL's algorithms and protocols are those that its own tuner would choose. "
+    "Published runs of machines of the same class correct the times, unless --calibration has measurements of the "
     "machine itself. Prints a table and an explanation.",
     _run,
     _add_options,

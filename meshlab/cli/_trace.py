@@ -64,7 +64,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 TRACE = Command(
     "trace",
-    "what a job's collectives cost, by axis of its mesh",
+    "show what a job's collectives cost, by axis of its mesh",
     "Reads traces of PyTorch's profiler, logs of NCCL Inspector, or dumps of the flight recorder. Matches the calls of "
     "all ranks, and separates the wait for late ranks from the transfer. Starts nothing.",
     _run,

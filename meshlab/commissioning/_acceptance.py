@@ -369,8 +369,8 @@ class _Acceptor:
         if not paths:
             return "passed", ["No two ranks with the same index on their hosts were measured."]
         n_hosts = len(set(self._hosts))
-        summary = f"Every two of {n_hosts} hosts exchanged messages{' on each rail' * (max(self._local_ranks) > 0)}."
-        only = "Two hosts have one path, which cannot be compared with others." if n_hosts == 2 else ""
+        summary = f"All pairs of {n_hosts} hosts exchanged messages{' on each rail' * (max(self._local_ranks) > 0)}."
+        only = "Two hosts have only one path, which cannot be compared with others." if n_hosts == 2 else ""
         sentences = [summary, *[only] * bool(only)]
         if not suspected:
             return "passed", sentences
@@ -386,7 +386,10 @@ class _Acceptor:
         ]
         self._slow = slow_parts(self._paths)
         if not self._slow:
-            return "passed", [*sentences, "What was slow was as fast as the others when it was measured again."]
+            return "passed", [
+                *sentences,
+                "The suspected parts were as fast as the others when they were measured again.",
+            ]
         named = list(self._slow.items())[:_MOST_NAMED]
         more = f" and {len(self._slow) - len(named)} more" if len(self._slow) > len(named) else ""
         verb = "is" if len(self._slow) == 1 else "are"

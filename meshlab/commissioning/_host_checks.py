@@ -108,7 +108,7 @@ def check_hosts(hosts: str, folder: str | Path | None = None) -> list[Check]:
     if choice.kind != "ssh":
         raise EngineError("the hosts are checked over ssh", hint="pass their names, such as ssh:node0[1-4]")
     if shutil.which("ssh") is None:
-        raise EngineError("hosts need ssh, which is not installed")
+        raise EngineError("the checks of hosts need ssh, which is not installed")
     shared = Path.home() / ".cache" / "meshlab" if folder is None else Path(folder).absolute()
     remotes = [_Remote(name) for name in choice.names]
     timer = threading.Timer(_LIMIT_S, _kill_all, (remotes,))

@@ -14,8 +14,8 @@ _INSIDE = (
     "`nvidia-smi topo -m` and `nvidia-smi nvlink -s` show links that are missing."
 )
 _BETWEEN = (
-    "Run the test once on one host, and between one GPU of each of two hosts: the first shows NVLink, the second one "
-    "NIC. Set NCCL_DEBUG=INFO, and pass the log to `meshlab explain`: it names the network that NCCL uses."
+    "Run the test once on one host, and once between two hosts with one GPU each: the first shows NVLink, the second "
+    "one NIC. Set NCCL_DEBUG=INFO, and pass the log to `meshlab explain`: it names the network that NCCL uses."
 )
 _ENOUGH = "Measure sizes up to 8 GiB (-b 8 -e 8G -f 2), where published runs agree."
 

@@ -70,7 +70,7 @@ def read(source: Iterable[str | os.PathLike[str]], *, world_size: int | None = N
 
 
 def read(source: TextSource | Iterable[str | os.PathLike[str]], *, world_size: int | None = None) -> Reading | Trace:
-    r"""Read anything that meshlab reads, and say what it was taken for.
+    r"""Read a text, a file or a folder of any kind that meshlab supports, and report its kind.
 
     Nothing is executed or unpickled. A text of several kinds is taken for the first of: results or a log of nccl-tests,
     a description of hardware, a mesh or a framework's config. Anything else is explained.

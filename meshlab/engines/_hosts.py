@@ -110,7 +110,7 @@ class HostedSet(AttachedSet):
                 hint="install pyzmq from a wheel",
             )
         if choice.kind == "ssh" and shutil.which("ssh") is None:
-            raise EngineError("hosts need ssh, which is not installed")
+            raise EngineError("ranks on other hosts need ssh, which is not installed")
 
     def leave_out_hosts(self, check_size: Callable[[int], None]) -> Sequence[str]:
         """Leave out the hosts that do not answer, and their ranks. The others keep their order."""

@@ -43,7 +43,7 @@ def launch(
         The hosts of the ranks. By default, all are on this machine. ``["node01", "node02"]`` and ``"ssh:node0[1-2]"``
         start them over ssh, which must not ask for a password, in equal numbers, in this order. ``"slurm"`` submits a
         job to Slurm, with the options of sbatch that follow, such as ``"slurm --nodes=2 --gres=gpu:8"``, and waits in
-        its queue until the job runs; an interrupt cancels it. In an allocation, ``"slurm"`` uses its hosts at once.
+        its queue until the job runs; an interrupt cancels it. In an allocation, ``"slurm"`` uses its hosts immediately.
         Engines and their job end with this process. ``meshlab launch --print slurm`` prints the script of the job,
         which a site can replace.
     backend : {"auto", "nccl", "mpi", "gloo", "threads"}, default "auto"
@@ -66,8 +66,8 @@ def launch(
     timeout_s : float, default 60
         Maximum start-up time, in seconds, without the time in a queue.
     folder : str or Path, optional
-        A folder that all `hosts` see under the same path, for the files of the run. They are removed at the end. By
-        default ``~/.cache/meshlab``.
+        A folder that all `hosts` see under the same path, for the files of the engines, which are removed at the end.
+        By default ``~/.cache/meshlab``.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def launch(
             timeout_s=timeout_s,
         )
     if folder is not None:
-        raise EngineError("folder is that of ranks on several hosts", hint="pass hosts, or omit folder")
+        raise EngineError("folder is only used for ranks on several hosts", hint="pass hosts, or omit folder")
     if backend == "auto":
         backend = automatic_backend(has_gpus=count_gpus() >= n)
     rank_set: RankSet
@@ -135,9 +135,11 @@ def _hosted_set(
 
     choice = HostChoice.read(hosts)
     if devices is not None:
-        raise EngineError("devices cannot be chosen on several hosts, whose ranks use devices 0, 1, …")
+        raise EngineError(
+            "devices is not supported with hosts: on each host, the ranks use devices 0, 1, …", hint="omit devices"
+        )
     if backend != "auto" and BACKENDS[backend].in_process:
-        raise EngineError(f"backend {backend!r} has no ranks on other hosts", hint="omit backend, or omit hosts")
+        raise EngineError(f"backend {backend!r} cannot start ranks on other hosts", hint="omit backend, or omit hosts")
     rank_set = HostedSet(n, choice, backend, env=env, checks=checks, folder=folder)
     rank_set.launch_arguments = {
         "hosts": hosts,
@@ -185,11 +187,11 @@ def attach(
     Parameters
     ----------
     client : ipyparallel.Client
-        A client that is connected to the engines. Any launcher may have started them, also several of them.
+        A client that is connected to the engines. Any launcher, or several, may have started them.
     backend : {"auto", "nccl", "gloo", "mpi"}, default "auto"
         The backend that moves the data. With ``"nccl"`` and ``"gloo"``, engines of any launcher become ranks. Their
         order is that of the hosts by name (node2 before node10), and on a host that of the launcher's local ranks.
-        Each rank of NCCL has a GPU of its own: the only one that its process sees, or the next one of its host. With
+        Each rank of NCCL has its own GPU: the only one that its process sees, or the next one of its host. With
         ``"mpi"``, one MPI launcher must have started all engines, and has determined their order. ``"auto"`` selects
         ``"nccl"`` if every engine has a GPU and the required packages, else ``"mpi"`` if one MPI launcher started all
         engines, else ``"gloo"`` if torch is installed.

@@ -85,8 +85,8 @@ class _Panel:
 def prediction(prediction: Prediction, results: Any = None, *, ax: Axes | None = None) -> Axes:
     """Draw predicted time against message size on logarithmic scales, with one panel per axis and collective.
 
-    The band contains nine of ten measurements. Below 256 MiB, where no run of this class of machine is published, there
-    is a band without a line. A line beyond the measured sizes or ranks is thin and dashed. Ticks
+    The band is meant to contain nine of ten measurements. Below 256 MiB, if no run of this class of machine is
+    published, there is a band without a line. A line beyond the measured sizes or ranks is thin and dashed. Ticks
     above a panel are the sizes at which NCCL changes algorithm or protocol. The dashed diagonal is the time at the
     bound of the hardware. Measured points have their ratio to the prediction below, and those outside the band are
     named.

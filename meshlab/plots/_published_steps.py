@@ -21,8 +21,8 @@ _BAND = 1.2  # the band around equality, as a factor
 def published_steps(*, ax: Axes | None = None) -> Axes:
     """Draw the predicted time of published training steps against the published time, coloured by source.
 
-    Each prediction is of a fit without the rows of the same model and source. Filled marks are dense models, open ones
-    have experts. The band is 20 % around equality.
+    Each prediction is from a fit without the rows of the same model and source. Filled marks are dense models, and open
+    ones have experts. The band is 20 % around equality.
 
     Parameters
     ----------

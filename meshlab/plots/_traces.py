@@ -177,7 +177,7 @@ class TimelineSpan:
 def timeline_span(
     trace: Trace, mesh: MeshLike | None, step: int | None, window: tuple[float, float] | None
 ) -> TimelineSpan:
-    """Return the calls of a step, by default of that with the longest waits, and those within a window of it."""
+    """Return the calls of a step, by default of that with the most time in calls, and those within a window of it."""
     rows = trace.frame(mesh)
     rows = rows[rows["start_us"].notna() & rows["duration_us"].notna()]
     if rows.empty:
@@ -443,9 +443,9 @@ def _curve_sentences(calls: pd.DataFrame) -> list[str]:
 
 
 def lateness(trace: Trace, *, mesh: MeshLike | None = None, ax: Axes | None = None) -> Axes:
-    """Draw how late each rank comes to its calls: a dot per call, and a bar at the median.
+    """Draw how late each rank arrives at its calls: a dot per call, and a bar at the median.
 
-    Negative values are early. The grey band is the error: the distance of the ends of a call.
+    Negative values are early. The grey band is the error: the distance between the ends of a call.
 
     Parameters
     ----------

@@ -52,8 +52,8 @@ _ATTENTION_WEIGHTS = (0.25, 0.25, 1.0, 4.0)  # the head size decides, then the s
 class ComputeRates:
     """Measured rates of a GPU, or those of an H200 scaled to another GPU.
 
-    Create them with `meshlab.benchmark.compute_rates` on your own GPUs. Without, `search` and `step_time` use the
-    table of an H200 that belongs to the package, scaled by published peaks and fitted factors for other GPUs.
+    Create them with `meshlab.benchmark.compute_rates` on your own GPUs. Without them, `search` and `step_time` use the
+    table of an H200 in the package, which is scaled to other GPUs by published peaks and fitted factors.
 
     Parameters
     ----------

@@ -357,7 +357,7 @@ def _described(line: PredictedLine) -> str:
 
 
 _UNMEASURED = (
-    "No run on a machine of this class is published, so that these times are those of the formula, and the band is "
+    "No run on a machine of this class is published, so these times are those of the formula alone, and the band is "
     "that of its errors on other machines."
 )
 
@@ -401,8 +401,9 @@ def predict(
 
     NCCL's algorithm and protocol are those that its own tuner would choose. Their time is computed from the bandwidth
     that a group has while its neighbours use the same links, and from the error that this formula has on published runs
-    of machines like this one. A band contains 9 of 10 measured times. It is narrow where published runs agree, and wide
-    for classes of machines without any, whose ``basis`` is "formula only". docs/prediction.md has the errors by class.
+    of machines like this one. A band is meant to contain 9 of 10 measured times. It is narrow where published runs
+    agree, and wide for classes of machines without any, whose ``basis`` is "formula only". docs/prediction.md has the
+    errors, and the shares of times inside the bands, by network and size.
 
     Parameters
     ----------

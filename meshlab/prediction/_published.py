@@ -123,7 +123,7 @@ def read_library(path: Path) -> pd.DataFrame:
     except (OSError, ValueError) as error:
         raise ParseError(f"cannot read the curves in {path}: {error}") from error
     if missing := set(CURVE_COLUMNS) - set(frame.columns):
-        raise ParseError(f"{path} is no library of curves: it has no column {', '.join(sorted(missing))}")
+        raise ParseError(f"{path} is not a library of curves: it lacks the column {', '.join(sorted(missing))}")
     return frame[list(CURVE_COLUMNS)]
 
 

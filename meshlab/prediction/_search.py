@@ -86,7 +86,7 @@ def search(
     A step consists of computation, the bubble of the pipeline, and exposed communication. Computation is the sum of
     its kernels, each at the measured rate for its shape and precision (`meshlab.prediction.ComputeRates`), but at least
     the time in which the host launches them. A schedule hides most of the communication that it can hide (see
-    `StepCall`). The range is that in which 87 % of published steps like it were. Layouts are tied if their order
+    `StepCall`). The range would have contained 87 % of similar published steps. Layouts are tied if their order
     depends on the overlap, or on an error of 20 % in the time of communication. The times of collectives are those of
     `meshlab.prediction._costs`.
 
@@ -611,7 +611,7 @@ class Layouts:
         needed, limit = float(self._memory[self._order[i]]), self._hardware.memory
         fix = memory_fix(self.job, degrees_at(self._degrees, np.array([i])), limit)
         return (
-            f"By the estimate {over:,} layout{'s' * (over != 1)} exceed{'s' * (over == 1)} the memory and come last. "
+            f"By this estimate, {over:,} layout{'s' * (over != 1)} exceed{'s' * (over == 1)} the memory and come last. "
             f"The nearest of them, {self._text(i)}, needs {needed / 2**30:.0f} of {limit / 2**30:.0f}{THIN}GiB: {fix}."
         )
 

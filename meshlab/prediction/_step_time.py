@@ -96,7 +96,7 @@ class StepTime:
     expected_s : float
         The expected time of the step, as in `search`.
     low_s, high_s : float
-        The range of the step: in four of five published steps like it, the time was inside (`range_text`).
+        The range of the step, from the errors of predictions of published steps. See `Layouts.basis`.
     memory : Memory
         Memory of a rank.
     memory_limit : float

@@ -128,7 +128,7 @@ class Report:
         The mesh whose groups are shown. By default that of the run.
     cluster : Cluster or str, optional
         The machine, or the name of a preset. The report draws it with the links of each group, and compares the
-        results with its bound and its prediction. A preset gets the hosts of the source.
+        results with its bound and its prediction. A preset gets as many hosts as the source.
     nodes : int, optional
         Number of hosts, if the source does not contain it.
     baseline : RunData, DataFrame, path, object with ``.results``, or a list of these, optional

@@ -93,7 +93,7 @@ def _raise_without_calls(traces: Sequence[RankTrace], file: str | None) -> None:
         raise ParseError(
             f"the {kinds} contains {sum(other.n for other in others):,} kernels of {names}, but no call of a process "
             "group",
-            hint="these kernels have no size and no group in a trace",
+            hint="record collectives of NCCL: a trace contains neither the size nor the group of these kernels",
             file=file,
         )
     raise ParseError(

@@ -291,7 +291,7 @@ def test_nics_are_a_number_and_a_rate(text: str | int, total: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "8x", "many", "8x0"])
 def test_other_nics_are_refused(text: str) -> None:
-    with pytest.raises(ml.MeshlabError, match="no number of NICs and rate"):
+    with pytest.raises(ml.MeshlabError, match="must be a number of NICs and their rate"):
         parse_nics(text)
 
 

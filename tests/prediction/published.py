@@ -37,7 +37,12 @@ FILE = ROOT / "meshlab" / "prediction" / "published_errors.csv"
 
 # Curves that do not show what their hardware does (TCP instead of RDMA, no GPUDirect, a virtual NIC), those of texts
 # whose machine cannot be checked, and those of the logs that are read as a whole.
-_LEFT_OUT = r"^gke-h200-1gpu|^nccl2441|^gke-a4-dranet|^oci-bm\.gpu4|^oci-h200|^azure-h200|^hpc-a100x4|^do-h100|^alpha-h100|^log-"
+_LEFT_OUT = "|".join(
+    (
+        *("^gke-h200-1gpu", "^nccl2441", "^gke-a4-dranet", "^log-"),
+        *(r"^oci-bm\.gpu4", "^oci-h200", "^azure-h200", "^hpc-a100x4", "^do-h100", "^alpha-h100"),
+    )
+)
 
 _PRESETS = (
     # GPU, GPUs per host that took part (0 for any), kind of network, preset
