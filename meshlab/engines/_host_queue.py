@@ -17,20 +17,20 @@ _EVERY_S = 1.0  # time between two lines
 def waiting_line() -> Iterator[Callable[[str], None]]:
     """Return a function that shows a text, with the time since the first one. The line is gone at the end."""
     line = _notebook_line() or _terminal_line()
-    began = shown = 0.0
+    began = printed = 0.0
 
     def show(text: str) -> None:
-        nonlocal began, shown
+        nonlocal began, printed
         time_s = time.monotonic()
         began = began or time_s
-        if time_s - shown >= _EVERY_S:
-            shown = time_s
+        if time_s - printed >= _EVERY_S:
+            printed = time_s
             line(f"{text} for {format_seconds(time_s - began)}; an interrupt cancels it")
 
     try:
         yield show
     finally:
-        if shown:
+        if printed:
             line("")
 
 

@@ -102,12 +102,12 @@ def _network(ranks: Sequence[RankInfo]) -> str:
 def _shared_networks(hosts: Sequence[Sequence[tuple[str, str]]]) -> Iterator[set[str]]:
     """Yield the interfaces of each IP network in which every host has an address of its own."""
     # Bridges of containers have the same address on every host, and join none of them.
-    found: dict[str, dict[str, list[str]]] = {}
+    networks: dict[str, dict[str, list[str]]] = {}
     for interfaces in hosts:
         for name, text in interfaces:
             if text:
                 address = ipaddress.ip_interface(text)
-                found.setdefault(str(address.network), {}).setdefault(str(address.ip), []).append(name)
-    for by_address in found.values():
+                networks.setdefault(str(address.network), {}).setdefault(str(address.ip), []).append(name)
+    for by_address in networks.values():
         if len(by_address) == len(hosts):
             yield {name for names in by_address.values() for name in names}

@@ -184,8 +184,8 @@ class PublishedErrors:
         """Inverse covariances of the curves by octave, (octaves, curves, curves), 0 for curves without this octave."""
         count = len(self.curves)
         source = np.array([self.sources.index(name) for name in self.sources], dtype=np.intp)
-        both = (self.groups.domains[:, None] > 0) == (self.groups.domains > 0)
-        of_source = _OF_SOURCE**2 * both * (source[:, None] == source)
+        same_reach = (self.groups.domains[:, None] > 0) == (self.groups.domains > 0)
+        of_source = _OF_SOURCE**2 * same_reach * (source[:, None] == source)
         covariance = _shared(self.groups.column(), self.groups) + of_source * _collectives(
             self.groups.column(), self.groups
         )
