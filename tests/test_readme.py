@@ -84,7 +84,7 @@ def execute() -> list[list[tuple[str, str, str]]]:
 def normal(text: str, *, is_timed: bool) -> str:
     """Return a text with single spaces; without its numbers and the notes about them if they are times."""
     if is_timed:  # how certain the times are differs from run to run
-        text = re.sub(rf"{MODES_MARK}|^{MODES_MARK}? ?Times .*$", "", text, flags=re.MULTILINE)
+        text = re.sub(rf"^{MODES_MARK}? ?Times .*$|{MODES_MARK}", "", text, flags=re.MULTILINE)
     return " ".join(re.sub(r"\d[\d,]*\.?\d*|NaN", "0", text).split() if is_timed else text.split())
 
 

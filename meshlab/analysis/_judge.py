@@ -53,7 +53,8 @@ class Judgement:
     Examples
     --------
     >>> import meshlab as ml
-    >>> judgement = ml.judge(ml.example(), cluster="dgx-h200")
+    >>> results = ml.example().query("collective == 'all_reduce'")
+    >>> judgement = ml.judge(results, cluster="dgx-h200")
     >>> judgement.outcome
     'passed'
     """
@@ -194,7 +195,7 @@ def judge(
     Examples
     --------
     >>> import meshlab as ml
-    >>> rows = ml.analysis.published("H100", nodes=2).query("source.str.contains('SkyPilot') and ~in_place")
+    >>> rows = ml.analysis.published("H100", nodes=2).query("system == 'AWS p5.48xlarge' and ~in_place")
     >>> print(ml.judge(rows.assign(time_us=5 * rows["time_us"])).verdict.word)
     slow
     """

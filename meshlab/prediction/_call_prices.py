@@ -57,7 +57,7 @@ def price(
     >>> calls = ml.Job.preset("llama3-8b").step("dp=2, tp=8")
     >>> frame = price(calls, "dp=2, tp=8", ml.preset("dgx-h100", nodes=2))
     >>> frame.groupby("axis")["total_s"].sum().round(2).to_dict()
-    {'dp': 0.06, 'tp': 16.0}
+    {'dp': 0.07, 'tp': 16.61}
     """
     import pandas as pd
 

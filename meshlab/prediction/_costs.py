@@ -331,7 +331,7 @@ def cost(
     >>> links, _ = GroupLinks.of(ml.place("dp=2, tp=8", ml.preset("dgx-h100", nodes=2)), "tp")
     >>> answer = cost(links, "all_reduce", [8, 1 << 30])
     >>> answer.time_us.round(1).tolist(), answer.busbw_gbs.round().tolist(), answer.bound
-    ([[15.0, 3950.0]], [[0.0, 476.0]], ('NVSwitch reduction',))
+    ([[13.0, 4066.1]], [[0.0, 462.0]], ('NVSwitch reduction',))
     """
     of_links = prices(links, collective, dtype=dtype, settings=settings, evidence=evidence)
     size = np.atleast_1d(np.asarray(sizes, dtype=np.int64))

@@ -146,7 +146,7 @@ class Workbench(Picture):
     ()
     >>> wb.job = "llama3-8b"
     >>> print(wb.step_time.verdict)  # doctest: +ELLIPSIS
-    15.0 to 16.4...s per step, 24...GiB of 72...GiB per GPU
+    12.1 to 19.7...s per step, 27...GiB of 72...GiB per GPU
     """
 
     _bundle = "workbench"
@@ -354,7 +354,7 @@ class Workbench(Picture):
         >>> layouts = wb.search()
         >>> wb.show(layouts.mesh(0))
         >>> wb.mesh
-        DeviceMesh('dp=2, cp=4')
+        DeviceMesh('dp=4, tp=2')
         """
         with self._lock:
             layouts = self._outcomes.search(self._design)

@@ -110,7 +110,7 @@ def test_a_library_with_other_columns_is_refused(tmp_path, monkeypatch):
     library = tmp_path / "curves.parquet"
     monkeypatch.setenv("MESHLAB_CURVES", str(library))
     pd.DataFrame({"curve": ["a"]}).to_parquet(library)
-    with pytest.raises(ml.MeshlabError, match="no column collective"):
+    with pytest.raises(ml.MeshlabError, match="lacks the column collective"):
         published_curves()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -382,7 +383,7 @@ def test_the_command_on_mpi_ranks(capsys: pytest.CaptureFixture[str], tmp_path: 
     out = capsys.readouterr().out
     assert "✓ sweep" in out
     assert "✕ thresholds" in out
-    assert "– reference     skipped: the expected speed is unknown" in out
+    assert re.search("– reference +skipped: the expected speed is unknown", out)
     assert "FAILED: thresholds" in out
     names = {path.name for path in folder.iterdir()}
     assert {"acceptance.json", "pairs", "sweep", "contention", "report.html", "report.md", "junit.xml"} <= names
@@ -454,7 +455,7 @@ def test_a_host_that_was_slow_once_passes(three_hosts: ml.Engines, faster: None,
     plant_slow_host("n1", 1, 2)
     found = accept(three_hosts)
     assert (outcomes(found)["fabric"], outcomes(found)["nodes"]) == ("passed", "passed")
-    assert "when it was measured again" in " ".join(stage(found, "fabric").sentences)
+    assert "when they were measured again" in " ".join(stage(found, "fabric").sentences)
 
 
 def test_the_reason_for_a_mesh_is_given() -> None:

@@ -149,7 +149,7 @@ def test_the_time_to_recognise_a_text_grows_with_its_length_and_not_with_its_squ
         (lambda document: document["mesh"].update(axes=[["tp"]]), "mesh.axes"),
         (
             lambda document: [document["files"].pop(f"samples.{end}") for end in ("parquet", "csv")],
-            "is missing, and samples.csv next to it",
+            "is missing, and the run was saved without samples.csv",
         ),
         (lambda document: document.update(journal="rows\0.journal"), "not a name of a file"),
     ],

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.full
 
 
 def doctor(hosts: Hosts, *arguments: str) -> subprocess.CompletedProcess[str]:
-    done = hosts["login"].run(["meshlab", "doctor", *arguments])
+    done = hosts["login"].run(["env", "COLUMNS=300", "meshlab", "doctor", *arguments])
     assert "Traceback" not in done.stderr, done.stderr
     return done
 

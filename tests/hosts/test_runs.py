@@ -58,7 +58,7 @@ def test_ranks_that_take_turns_over_hosts_are_reported_with_better_orders(hosts:
 
 
 def test_an_acceptance_gives_the_reason_for_its_mesh(hosts: Hosts, slurm: Slurm) -> None:
-    start = ["srun", "--mpi=pmi2", "-N2", "-n4"]
+    start = ["env", "COLUMNS=300", "srun", "--mpi=pmi2", "-N2", "-n4"]
     done = hosts["login"].run([*start, "meshlab", "acceptance", "--quick"])
     assert "The mesh is node=2, local=2, because there are 2 hosts with 2 ranks each." in done.stdout, done.stderr
     done = hosts["login"].run([*start, "-m", "cyclic", "meshlab", "acceptance", "--quick"])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.base._errors import MeshlabError
+from meshlab.base._errors import MeshlabError, TopologyError
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.prediction._axis_loads import loads
 from meshlab.prediction._costs import COLLECTIVES, prices
@@ -67,7 +67,10 @@ def test_no_link_is_busier_than_the_predicted_call(data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", MODELLED)
 def test_no_link_of_a_preset_is_busier_than_the_predicted_call(name: str) -> None:
     for fault in FAULTS:
-        cluster = cluster_of(name, 4, fault)
+        try:
+            cluster = cluster_of(name, 4, fault)
+        except TopologyError:  # a host with one NIC has no second one to lose
+            continue
         for text in ("dp=-1, tp=4", "tp=-1", "tp=4, dp=-1"):
             try:
                 placement = place(text, cluster)

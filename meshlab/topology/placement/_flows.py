@@ -440,10 +440,9 @@ def _all_to_all(rank_map: RankMap, groups: Ints, each: float) -> Flows:
     reached = [
         host if k <= HOST else host + same[k] - _peers(group, island, rank_map.domains[k][ranks]) for k in range(levels)
     ]
-    slowest = np.array([template.inner_gbs(nvlink=False) for template in rank_map.cluster.templates])
     parts = [
         (nvlink - same[0], NVLINK, _of_all_links(rank_map, ranks, rank_map.nvlink_gbs[ranks], nvlink - same[0])),
-        (host - nvlink, HOST, slowest[rank_map.kind[ranks]]),
+        (host - nvlink, HOST, _slowest_inside(rank_map, groups)),
     ]
 
     def messages(peers: npt.NDArray[np.int64], level: int) -> tuple[Bools, Outside]:
@@ -463,6 +462,21 @@ def _all_to_all(rank_map: RankMap, groups: Ints, each: float) -> Flows:
     if network and network[0].rails > 1:
         climbing = np.unique(group[_peers(group, network[0].of_node[rank_map.node[ranks]]) > reached[HOST + 1]])
     return Flows(inside, inside, out, out, climbing)
+
+
+def _slowest_inside(rank_map: RankMap, groups: Ints) -> Floats:
+    """Return for every rank the GB/s of the slowest link without NVLink between the ranks of its group on its host."""
+    # A ring through the ranks of a host crosses every border between them, such as that of two sockets.
+    members, level, _, gbs = all_hops(rank_map, groups)
+    ranks = groups.ravel()
+    number = np.empty(int(ranks.max()) + 1, dtype=np.intp)
+    group = np.repeat(np.arange(len(groups), dtype=np.int64), groups.shape[1])
+    keys, number[ranks] = np.unique(group * rank_map.cluster.n_nodes + rank_map.node[ranks], return_inverse=True)
+    slowest = np.full(len(keys), np.nan)
+    near = level == HOST
+    np.fmin.at(slowest, number[members[near]], gbs[near])
+    rates: Floats = slowest[number[ranks]]
+    return rates
 
 
 def _peers(*columns: Ints) -> npt.NDArray[np.int64]:

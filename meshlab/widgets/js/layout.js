@@ -511,7 +511,9 @@ export function lookAt(scene, chosen, place, width, height) {
   const extent = (zoom) => {
     const [cw, ch] = cellOf(rules.shape, chosen, zoom);
     const size = measure(rules, cw, ch, chosen.pods, chosen.units, chosen.boxes);
-    return [size[`${name}Width`], size[`${name}Height`]];
+    // By their names and not by a text, which the build cannot shorten in the same way.
+    if (name === "box") return [size.boxWidth, size.boxHeight];
+    return name === "unit" ? [size.unitWidth, size.unitHeight] : [size.podWidth, size.podHeight];
   };
   const share = name === "box" && !scene.is_rack ? 0.3 : 0.97;
   const most = Math.max(1, rules.largest[0] / chosen.cellWidth);
