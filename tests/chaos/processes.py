@@ -87,7 +87,7 @@ def abandoned_segments(existing: Iterable[str]) -> list[str]:
     for process in psutil.process_iter() if candidates else ():  # that have the file open, and map it in a moment
         with contextlib.suppress(psutil.Error):
             candidates.difference_update(file.path for file in process.open_files())
-    return sorted(candidates)
+    return sorted(path for path in candidates if Path(path).exists())  # others have ended meanwhile
 
 
 def find_parts(mark: str) -> list[Part]:
