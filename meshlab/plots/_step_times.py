@@ -11,6 +11,7 @@ import numpy as np
 from meshlab.base._errors import BenchError
 from meshlab.base._units import THIN, format_number
 from meshlab.plots._style import (
+    AXIS_GROUPS,
     Margins,
     axes_size,
     check_type,
@@ -42,7 +43,6 @@ _LEAST_BAR = 120.0  # Minimum width of the bars, in points. If there is less, th
 _SHORTENED = 0.55  # if computation takes a larger share of every bar, its beginning is cut off
 _CUT = 0.12  # width of the shortened computation before the first difference, as a share of the bars' width
 _OF_ROW: Any = {"xycoords": ("axes fraction", "data"), "va": "center"}  # the place of a text beside a bar
-_COLORS = {"tp": 0, "cp": 2, "ep": 3, "pp": 1, "dp": 5}  # group colours of the axes
 
 
 def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> Axes:
@@ -163,7 +163,7 @@ def _draw_bars(ax: Axes, frame: pd.DataFrame, theme: Theme) -> None:
     height = min(_BAR / (axes_size(ax)[1] / len(frame)), 0.8)
     y = np.arange(len(frame))
     solid = {"compute_s": theme.line2, "bubble_s": theme.cell}
-    solid |= {f"{name}_s_lo": theme.groups[_COLORS[name]] for name in COMPONENTS}
+    solid |= {f"{name}_s_lo": theme.groups[AXIS_GROUPS[name]] for name in COMPONENTS}
     at = np.zeros(len(frame))
     for column, color in solid.items():
         width = frame[column].to_numpy(dtype=float)
@@ -172,7 +172,7 @@ def _draw_bars(ax: Axes, frame: pd.DataFrame, theme: Theme) -> None:
         at += width
     for name in COMPONENTS:
         width = (frame[f"{name}_s_hi"] - frame[f"{name}_s_lo"]).to_numpy(dtype=float)
-        color = theme.groups[_COLORS[name]]
+        color = theme.groups[AXIS_GROUPS[name]]
         is_wide = width > 1e-3 * (longest - start)
         look: Any = {"color": "none", "edgecolor": color, "hatch": "//////", "linewidth": 0.0}
         ax.barh(y[is_wide], width[is_wide], height, left=at[is_wide], gid=f"{name}_s_hi", **look)
@@ -242,7 +242,7 @@ def _set_title(ax: Axes, layouts: Layouts, frame: pd.DataFrame, theme: Theme) ->
     for name in COMPONENTS:
         if frame[f"{name}_s_hi"].max() > 0:
             label = "dp × cp" if name == "dp" and (frame["cp"] > 1).any() else name
-            handles.append(Patch(color=theme.groups[_COLORS[name]], label=label, linewidth=0))
+            handles.append(Patch(color=theme.groups[AXIS_GROUPS[name]], label=label, linewidth=0))
     handles.append(Patch(facecolor="none", edgecolor=theme.ink2, hatch="//////", linewidth=0, label="may be hidden"))
     height = legend_above(ax, handles)
     return set_title(

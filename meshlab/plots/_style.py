@@ -417,6 +417,9 @@ def _open_tag(text: str, figure: Figure, label: str) -> str:
 
 
 Colors = npt.NDArray[np.float64]  # sRGB from 0 to 1, with the channels along the last axis
+AXIS_GROUPS = {"tp": 0, "cp": 2, "ep": 3, "pp": 1, "dp": 5}
+"""The numbers of the colours in `Theme.groups` that the usual axes of a job have in all figures."""
+
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
 """Okabe and Ito's colours, with grey instead of black, which is invisible on a dark background.
 

@@ -14,6 +14,7 @@ from meshlab.base._units import format_size, format_time_us
 from meshlab.mesh._mesh import MeshLike
 from meshlab.plots._curves import time_tick
 from meshlab.plots._style import (
+    AXIS_GROUPS,
     PALETTE,
     PREVIOUS,
     Margins,
@@ -43,7 +44,6 @@ _BAR_ROW, _LANE, _RANK_ROW = 30.0, 13.0, 17.0  # heights of rows, in points
 _MOST_LANES, _MOST_RANKS = 48, 40
 _MOST_CALLS = 20_000  # rectangles of a timeline
 _HINT = "pass ml.read(files)"
-_COLORS = {"tp": 0, "cp": 2, "ep": 3, "pp": 1, "dp": 5}  # as in the figure of a search
 _AXIS_COLORS = (4, 2, 3, 1, 5, 0)
 
 Floats = npt.NDArray[np.float64]
@@ -332,7 +332,7 @@ def _axis_colors(axes: list[str], theme: Theme) -> dict[str, str]:
     colors: dict[str, str] = {}
     free = iter(_AXIS_COLORS * (1 + len(axes)))
     for axis in dict.fromkeys(axes):
-        number = _COLORS.get(axis.split("_")[0])
+        number = AXIS_GROUPS.get(axis.split("_")[0])
         colors[axis] = theme.groups[next(free) if number is None else number]
     return colors
 
