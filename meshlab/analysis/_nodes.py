@@ -97,8 +97,8 @@ class Limits:
         return max(factor * usual_us, usual_us + self.least_of_paths_us)
 
 
-# On a CPU, ranks wait for cores for about a time slice, so that only the fastest batches are comparable, and only large
-# differences count.
+# On a CPU, ranks wait for cores for about a time slice, so that only the times of `without_waits` are comparable, and
+# only large differences count.
 CPU_LIMITS = Limits("min_us", 3.0, 3.0, 1000.0, 4000.0, 2.0)
 # Paths through more switches take longer, but each host has a neighbour.
 GPU_LIMITS = Limits("time_us", 1.5, 1.25, 5.0, 5.0)
@@ -177,6 +177,17 @@ class Paths:
             rail = int(of_path[0]) if len(of_path) == 1 and len(self.times) > 1 else None
             parts[SlowPart((self.hosts[a], self.hosts[b]), rail)] = float(np.nanmax(others[:, a, b]))
         return parts
+
+
+def without_waits(results: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
+    """Return results whose `min_us` is the time of the faster rank of a pair in its fastest batch."""
+    # A rank that leaves the barrier late, or waits for a core, is the slower one of its pair. But messages that are
+    # late make both ranks slow in every batch, because each of them sends its next one when it has received one.
+    times = samples[samples["status"].eq("ok") & ~samples["is_warmup"]]
+    keys = ["launch", "step", "src_rank", "dst_rank"]
+    fastest = times.groupby(keys)["time_us"].min().rename("fastest_us").reset_index()
+    fastest_us = results[keys].merge(fastest, on=keys, how="left")["fastest_us"].to_numpy()
+    return results.assign(min_us=np.where(np.isnan(fastest_us), results["min_us"], fastest_us))
 
 
 def paths_between(

@@ -25,6 +25,7 @@ from meshlab.analysis._nodes import (
     slow_alone,
     slow_parts,
     times_alone,
+    without_waits,
 )
 from meshlab.analysis._pairs import SLOW, pair_table
 from meshlab.analysis._thresholds import Thresholds
@@ -398,7 +399,10 @@ class _Acceptor:
         return "failed", [f"{names[:1].upper()}{names[1:]} {verb} SLOW in two measurements.", *texts]
 
     def _paths_in(self, run: RunData, limits: Limits) -> list[Paths]:
-        return paths_between(run.results, self._hosts, self._local_ranks, limits)
+        results = run.results
+        if limits.column == "min_us":
+            results = without_waits(results, run.samples)
+        return paths_between(results, self._hosts, self._local_ranks, limits)
 
     def _judge_nodes(self) -> _Finding:
         """Return a verdict on each host, from its own ranks, its paths to the others, and its hardware."""
