@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-_PATH = "send_recv"  # in both directions at once, so that a fault of either end delays it
+PATH = "send_recv"
+"""The collective of a path between hosts: in both directions at once, so that a fault of either end delays it."""
 _FEWEST = 3  # hosts: the only path of two hosts does not show which of them is slow
 _MOST_NAMED = 3
 
@@ -57,7 +58,7 @@ class NodeComparison:
         frame.index.name = frame.columns.name = "host"
         frame.attrs = {
             "value": "time_us",
-            "collective": _PATH,
+            "collective": PATH,
             "size_bytes": self.size_bytes,
             "slow": list(self.slow),
             "verdict": self.text,
@@ -194,7 +195,7 @@ def paths_between(
     results: pd.DataFrame, hosts: Sequence[str], local_ranks: Sequence[int], limits: Limits
 ) -> list[Paths]:
     """Return the times between hosts that pairs of ranks measured, by size. Pairs of different rails do not count."""
-    rows = results[is_pair(results) & results["status"].eq("ok") & results["collective"].eq(_PATH)]
+    rows = results[is_pair(results) & results["status"].eq("ok") & results["collective"].eq(PATH)]
     names = tuple(dict.fromkeys(hosts))
     index = {host: number for number, host in enumerate(names)}
     n_rails = max(local_ranks) + 1

@@ -38,7 +38,7 @@ from meshlab.benchmark._run import Run
 from meshlab.commissioning._doctor import Check, run_checks
 from meshlab.commissioning._folder import Scope, begin, check_new, earlier_runs, read_scope
 from meshlab.commissioning._outcome import Acceptance, joined_run
-from meshlab.commissioning._plans import Planned, machine_mesh, matching_preset, mesh_reason, plans
+from meshlab.commissioning._plans import Planned, confirming, machine_mesh, matching_preset, mesh_reason, plans
 from meshlab.engines._engines import Engines
 from meshlab.frames._labels import CPU_SOURCES
 from meshlab.mesh._axes import WORLD
@@ -158,7 +158,11 @@ def acceptance(
     earlier: dict[str, RunData] = {}
     if resume is not None:
         stage_plans = {name: stage.plan for name, stage in planned.items()}
-        stage_plans |= {CONFIRMATION: stage_plans.get("pairs"), FABRIC_CONFIRMATION: stage_plans.get("fabric")}
+        fabric = stage_plans.get("fabric")
+        stage_plans |= {
+            CONFIRMATION: stage_plans.get("pairs"),
+            FABRIC_CONFIRMATION: None if fabric is None else confirming(fabric),
+        }
         earlier = earlier_runs(resume, stage_plans, scope.mesh)
         _check_same_machine(earlier, engines, scope.mesh)
     out = resume if out is None else out
@@ -376,7 +380,7 @@ class _Acceptor:
         if not suspected:
             return "passed", sentences
         try:
-            repetition = self._bench(FABRIC_CONFIRMATION, run.plan)
+            repetition = self._bench(FABRIC_CONFIRMATION, confirming(run.plan))
             _wait(repetition)
         except MeshlabError as error:
             names = ", ".join(map(str, list(suspected)[:_MOST_NAMED]))

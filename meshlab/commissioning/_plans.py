@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
+from meshlab.analysis._nodes import PATH
 from meshlab.analysis._thresholds import Threshold, Thresholds
 from meshlab.base._backends import CPU_BACKENDS
 from meshlab.base._units import parse_size, parse_sizes
@@ -38,7 +39,10 @@ class _Extent:
 
 # On a CPU, many short batches, some of which end before a rank has to wait for a core. One call would be too short,
 # because the message that it receives may have arrived while its rank left the barrier.
-_SHORT = Sampling(precision=0.01, min_batches=12, max_batches=120, batch_us=400_000.0, max_calls=8)
+_SHORT = Sampling(precision=0.01, min_batches=12, max_batches=120, batch_us=400_000.0, max_calls=4)
+_LONGER = (
+    3  # times as much of a second measurement of paths, which decides, but sends no messages in one direction only
+)
 
 # The size of contention is not one of the sweep, because one result must not be measured in two ways.
 _EXTENTS = {
@@ -161,6 +165,13 @@ def plans(mesh: DeviceMesh, engines: Engines, thresholds: Thresholds | None, *, 
         together = ["together", "alone"]
         contention = Planned(Plan("all_reduce", several, sizes=[size], grouping=together, sampling=extent.sampling))
     return planned | {"contention": contention}
+
+
+def confirming(fabric: Plan) -> Plan:
+    """Return the second measurement of the paths between hosts, which takes about as long as the first one."""
+    sampling = fabric.sampling
+    longer = replace(sampling, max_batches=_LONGER * sampling.max_batches, max_s=_LONGER * sampling.max_s)
+    return replace(fabric, collective=(PATH,), sampling=longer)
 
 
 def fabric_axis(mesh: DeviceMesh, hosts: Sequence[str]) -> str | None:
