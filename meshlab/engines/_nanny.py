@@ -29,8 +29,14 @@ def fork_nanny(*, cleans_up: bool = False) -> None:
     from ipyparallel.engine import app
 
     requests, answers = os.pipe(), os.pipe()
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
+        # As a descendant of the rank, it would be killed with it.
+        if cleans_up and os.fork():
+            os._exit(0)
         _serve(requests[0], answers[1], cleans_up=cleans_up)
+    if cleans_up:
+        os.waitpid(child, 0)
     os.close(requests[0])
     os.close(answers[1])
     sender, receiver = os.fdopen(requests[1], "wb"), os.fdopen(answers[0], "rb")

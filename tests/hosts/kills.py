@@ -108,7 +108,7 @@ def main() -> None:
     arguments = parser.parse_args()
     counts: Counter[tuple[str, str]] = Counter()
     n_bad = 0
-    with tempfile.TemporaryDirectory() as folder, Hosts(NAMES, Path(folder)) as hosts:
+    with tempfile.TemporaryDirectory(prefix="set-") as folder, Hosts(NAMES, Path(folder)) as hosts:
         slurm = Slurm(hosts)
         slurm.start()
         start_sshd(hosts)
