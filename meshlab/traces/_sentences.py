@@ -91,11 +91,11 @@ def _is_missing(value: object) -> bool:
 def _delay_texts(trace: Trace) -> Iterator[str]:
     delays = trace.delays()
     for row in records(delays.head(_MOST)):
-        step = "" if _is_missing(row["step"]) else f"step {row['step']}: "
-        text = (
-            f"{step}rank {row['rank']} is {format_time_us(row['lateness_us'])} late for a call of {row['collective']}"
+        step = "The" if _is_missing(row["step"]) else f"Step {row['step']}: the"
+        yield (
+            f"{step} host of rank {row['rank']} was idle for {format_time_us(row['idle_us'])} before a call of "
+            f"{row['collective']}, and the rank came {format_time_us(row['lateness_us'])} after the others."
         )
-        yield f"{text[:1].upper()}{text[1:]}. Its host was idle for {format_time_us(row['idle_us'])} before."
     if len(delays) > _MOST:
         yield f"{len(delays) - _MOST:,} more calls are late after an idle host, see delays()."
 

@@ -11,7 +11,7 @@ from meshlab.traces._axes import Place
 from meshlab.traces._joining import JoinedRanks
 from meshlab.traces._matching import Matched
 from meshlab.traces._overlap import hidden_time, longest_idle
-from meshlab.traces._rank_trace import Column, Floats
+from meshlab.traces._rank_trace import Column, Floats, Integers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +22,10 @@ GROUP = "_group"
 _MOSTLY = 0.5  # share of the calls in which a rank that is named comes last
 _ORDINARY, _UNUSUAL = 0.75, 2.0  # quantile of the gaps of a host, and the multiple of it that is unusual
 _LEAST_GAP_US = 100.0
+_EFFECTS = (0.25, 2.0)  # lateness as a multiple of the gap: less if other ranks are late too, more if more delays add
+    0.25,
+    2.0,
+)  # lateness by a gap, as its multiple: less if the others were delayed too, more with other delays
 
 
 def call_frame(job: JoinedRanks, matched: Matched) -> pd.DataFrame:
@@ -167,6 +171,14 @@ def _sum(values: pd.Series) -> float:
     return float(np.nansum(numbers)) if np.isfinite(numbers).any() else np.nan
 
 
+def _gaps_of_others(call: Integers, gap: Floats, rows: Integers) -> Floats:
+    """Return the median gap of the other ranks of the call of some rows. The program has a gap that all ranks have."""
+    order = np.argsort(call, kind="stable")
+    first, behind = (np.searchsorted(call[order], call[rows], side=side) for side in ("left", "right"))
+    others = (order[begin:end] for begin, end in zip(first.tolist(), behind.tolist(), strict=True))
+    return np.array([np.median(gap[part[part != row]]) for part, row in zip(others, rows.tolist(), strict=True)])
+
+
 def delay_frame(job: JoinedRanks, matched: Matched) -> pd.DataFrame:
     """Return the calls before which the host of the last rank was idle for unusually long, see `Trace.delays`."""
     import pandas as pd
@@ -184,8 +196,10 @@ def delay_frame(job: JoinedRanks, matched: Matched) -> pd.DataFrame:
         threshold[rows] = max(_LEAST_GAP_US, _UNUSUAL * float(np.quantile(gaps, _ORDINARY)))
     error = np.nan_to_num(matched.end_spread_us)
     lateness = np.nan_to_num(matched.lateness_us, nan=-1.0)
-    is_delay = matched.is_last & (gap > threshold) & (lateness > error) & (gap / 2 < lateness) & (lateness < 2 * gap)
-    rows = np.flatnonzero(is_delay)
+    least, most = _EFFECTS
+    is_late = matched.is_last & (lateness > error) & (least * gap < lateness) & (lateness < most * gap)
+    rows = np.flatnonzero(is_late & (gap > threshold))
+    rows = rows[gap[rows] > _UNUSUAL * _gaps_of_others(matched.call, gap, rows)]
     rows = rows[np.argsort(-gap[rows], kind="stable")]
     groups = job.groups
     return pd.DataFrame(

@@ -248,14 +248,15 @@ class Trace:
         """Return the calls for which a rank was unusually late because its host was idle before it.
 
         Idle means that the host runs no operation and is in no call. The longest gap before a call is unusual if it is
-        longer than twice the upper quartile of these gaps of the rank. The rank was the last, and late by half to
-        twice the gap, so that the gap explains it.
+        longer than twice the upper quartile of these gaps of the rank, and twice the median gap of the other ranks
+        before the call. The rank was the last, and late by a quarter to twice the gap, so that the gap explains it.
 
         Returns
         -------
         pandas.DataFrame
             A row per call, longest gap first: ``call``, ``rank``, ``process_group``, ``collective``, ``step``,
-            ``start_us``, ``lateness_us`` and ``idle_us`` (the gap of the host).
+            ``start_us``, ``lateness_us`` and ``idle_us``. The delay itself is the gap of the host, ``idle_us``, and its
+            effect is ``lateness_us``, which is smaller if the others were late as well.
         """
         return delay_frame(self.job, self._matched)
 
