@@ -22,10 +22,7 @@ GROUP = "_group"
 _MOSTLY = 0.5  # share of the calls in which a rank that is named comes last
 _ORDINARY, _UNUSUAL = 0.75, 2.0  # quantile of the gaps of a host, and the multiple of it that is unusual
 _LEAST_GAP_US = 100.0
-_EFFECTS = (0.25, 2.0)  # lateness as a multiple of the gap: less if other ranks are late too, more if more delays add
-    0.25,
-    2.0,
-)  # lateness by a gap, as its multiple: less if the others were delayed too, more with other delays
+_EFFECTS = 0.25, 2.0  # lateness as a multiple of the gap: less if other ranks are late too, more if delays add up
 
 
 def call_frame(job: JoinedRanks, matched: Matched) -> pd.DataFrame:
