@@ -20,29 +20,31 @@ def _run(options: argparse.Namespace) -> int:
     from meshlab.traces._trace import Trace
 
     trace = Trace.read([Path(name) for name in options.files])
-    mesh = options.mesh
+    mesh, machine = options.mesh, _machine(trace, options)
     header, *rows = axis_rows(trace.by_axis(mesh, steps=options.steps))
     print_text(f"{trace.title}\n\n{text_table([header, *rows], right=range(1, len(header)))}\n")
-    for line in trace.sentences(mesh, _machine(options.run)):
+    for line in trace.sentences(mesh, machine):
         print_text(line)
     if options.out:
-        print_text(_write(trace, options))
+        print_text(_write(trace, options, machine))
     return OK
 
 
-def _machine(name: str | None) -> object:
-    """Return the run, its folder or its file that `Trace.against` accepts."""
-    return None if name is None else Path(name)
+def _machine(trace: Trace, options: argparse.Namespace) -> object:
+    """Return the run or the published curves that the calls are compared with, None without any."""
+    if options.published is not None:
+        return trace.published(options.published or None)
+    return None if options.run is None else Path(options.run)
 
 
-def _write(trace: Trace, options: argparse.Namespace) -> Path:
+def _write(trace: Trace, options: argparse.Namespace, machine: object) -> Path:
     from meshlab.base._files import write_file
     from meshlab.report._trace_page import trace_page
 
     path = Path(options.out)
     if path.suffix.lower() == ".csv":
         return write_file(path, trace.frame(options.mesh).to_csv(index=False))
-    return write_file(path, trace_page(trace, options.mesh, _machine(options.run)))
+    return write_file(path, trace_page(trace, options.mesh, machine))
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,8 +57,16 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mesh", help='the mesh of the job, such as "dp=2, tp=4" (default: that of its process groups)'
     )
-    parser.add_argument(
+    curve = parser.add_mutually_exclusive_group()
+    curve.add_argument(
         "--run", metavar="RUN", help="a run on the same machine, whose curve the calls are compared with"
+    )
+    curve.add_argument(
+        "--published",
+        nargs="?",
+        const="",
+        metavar="GPU",
+        help="compare the calls with the curves that others published for such GPUs (default: those of the trace)",
     )
     parser.add_argument("--steps", action="store_true", help="a row per axis and step of the profiler")
     add_out(parser, "FILE", "write a report (.html), or a row per call and rank (.csv)")

@@ -97,6 +97,11 @@ class Trace:
         return self.job.world_size
 
     @property
+    def gpu(self) -> str | None:
+        """Name of the GPUs, such as ``NVIDIA H200``, None if the files do not contain it."""
+        return next((trace.gpu for trace in self.job.ranks if trace.gpu), None)
+
+    @property
     def n_calls(self) -> int:
         """Number of calls. A call of several ranks counts once."""
         return int(self._matched.call.max(initial=-1)) + 1
@@ -266,9 +271,9 @@ class Trace:
         Parameters
         ----------
         machine : RunData, path, Calibration, Prediction, or DataFrame
-            Times by size: a run or its folder, a calibration, a prediction, or a table with the columns
-            ``collective``, ``n_ranks``, ``size_bytes`` and ``time_us``. Rows with an ``axis`` belong to that axis, if
-            the trace has it.
+            Times by size: a run or its folder, a calibration, a prediction, published curves (`published`), or a table
+            with the columns ``collective``, ``n_ranks``, ``size_bytes`` and ``time_us``. Rows with an ``axis`` belong
+            to that axis, if the trace has it.
         mesh : DeviceMesh or str, optional
             The mesh of the job. By default that of `mesh`.
 
@@ -278,8 +283,9 @@ class Trace:
             A row per call with a size and a known transfer: ``call``, ``axis``, ``group``, ``collective``,
             ``n_ranks``, ``size_bytes``, ``step``, ``transfer_us`` (of the rank that came last), ``busbw_gbs``,
             ``expected_us`` and ``expected_gbs`` (of the curve, interpolated between its sizes), ``share`` (of the
-            expected bandwidth), and ``is_slow`` (below 80 % of it, by more than `error_us`). Calls beyond the sizes of
-            the curve, or without a curve, have no expectation.
+            expected bandwidth), ``is_slow`` (below 80 % of it, by more than `error_us`), and ``source`` (whose curve it
+            is, missing for those of the machine). Calls beyond the sizes of the curve, or without a curve, have no
+            expectation.
 
         Raises
         ------
@@ -287,6 +293,29 @@ class Trace:
             If the machine has no times, or none of any collective and group size of the trace.
         """
         return compare_with_curve(self.frame(mesh), machine, np.nan_to_num(self.error_us))
+
+    def published(self, gpu: str | None = None) -> pd.DataFrame:
+        """Return the curves that others published for the collectives and group sizes of the job, for `against`.
+
+        They are from the same GPUs, or GPUs with the same NVLink, and from runs on the fewest hosts. Where several runs
+        differ by more than 40 %, `against` has no expectation.
+
+        Parameters
+        ----------
+        gpu : str, optional
+            Name of a GPU, such as ``"H100"``. By default the one in the files.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Rows of `meshlab.analysis.published`.
+
+        Raises
+        ------
+        BenchError
+            If the files do not contain the name of the GPU, or if no published run has such groups.
+        """
+        return implementation(Trace.published)(self, gpu)
 
     # -- words and pictures --------------------------------------------------------------------------------------------
 

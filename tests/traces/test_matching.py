@@ -278,6 +278,40 @@ def test_predictions_and_runs_are_machines() -> None:
         trace.against(ml.example())
 
 
+def test_calls_are_compared_with_published_curves_and_their_sources_named() -> None:
+    trace = ml.Trace.example()
+    table = trace.published("H200")  # with GPUs that have the same NVLink
+    assert set(table["n_ranks"]) == {2}
+    calls = trace.against(table)
+    compared = calls[calls["share"].notna()]
+    assert set(compared["collective"]) == {"all_reduce"}
+    assert compared["source"].str.contains("H100").all()
+    assert any("of published curves" in line and "H100 (" in line for line in trace.sentences(machine=table))
+    with pytest.raises(BenchError, match="the trace does not contain the name of its GPUs"):
+        trace.published()
+    with pytest.raises(BenchError, match="no published run has"):
+        trace.published("T4")
+
+
+def published_rows(**columns: Any) -> pd.DataFrame:
+    rows = {"curve": "a", "system": "two hosts", "source": "S", "nodes": 1, "in_place": False, "verdict": None}
+    sizes = [1 << 20, 1 << 30]
+    facts = {"collective": "all_reduce", "n_ranks": 2, "size_bytes": sizes, "time_us": [size / 1e5 for size in sizes]}
+    return pd.DataFrame(rows | facts | columns)
+
+
+def test_published_curves_that_disagree_or_are_slow_do_not_count() -> None:
+    trace = ml.Trace.example()
+    first = published_rows()
+    other = published_rows(curve="b", time_us=first["time_us"] * 2)
+    assert trace.against(first)["share"].notna().all()
+    assert trace.against(pd.concat([first, other]))["share"].isna().all()
+    slow = pd.concat([first, other.assign(verdict="slow")])
+    more_hosts = pd.concat([first, other.assign(nodes=2)])
+    for table in (slow, more_hosts):
+        assert trace.against(table)["expected_us"].equals(trace.against(first)["expected_us"])
+
+
 # -- Gloo --------------------------------------------------------------------------------------------------------------
 
 
