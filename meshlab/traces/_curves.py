@@ -72,7 +72,7 @@ def _published_medians(rows: pd.DataFrame) -> pd.DataFrame:
         times = np.where(high <= _AGREEMENT * low, np.nanmedian(lines, axis=0), np.nan)
         table = pd.DataFrame({"size_bytes": sizes, "time_us": times})
         names = dict.fromkeys(f"{run.system} ({run.source})" for run in part.itertuples())
-        key = {"axis": None, "collective": collective, "n_ranks": n_ranks, "source": "; ".join(names)}
+        key: dict[str, Any] = {"axis": None, "collective": collective, "n_ranks": n_ranks, "source": "; ".join(names)}
         parts.append(table.assign(**key))
     if not parts:
         raise BenchError("the published runs have no curve", hint="pass more rows of ml.analysis.published()")
