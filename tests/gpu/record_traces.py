@@ -58,6 +58,11 @@ def model_of(job: str, device: torch.device, width: int, world: int) -> nn.Modul
     return parallelize_module(model, mesh[name], plan)
 
 
+def step(model: nn.Module, inputs: torch.Tensor, wait: Callable[[], Any]) -> None:
+    model(inputs).float().sum().backward()
+    wait()
+
+
 def record(rank: int, world: int, backend: str, port: int, delay_s: float, folder: str) -> None:
     """Run all jobs on one rank, and export a trace of each."""
     is_gpu = backend == "nccl"
@@ -72,28 +77,22 @@ def record(rank: int, world: int, backend: str, port: int, delay_s: float, folde
     wait: Callable[[], Any] = torch.cuda.synchronize if is_gpu else lambda: None
     for job in JOBS:
         model = model_of(job, device, width, world)
-        batch_of = torch.randn(batch, width, device=device, dtype=next(model.parameters()).dtype)
-
-        def step() -> None:
-            model(batch_of).float().sum().backward()
-            wait()
-
+        inputs = torch.randn(batch, width, device=device, dtype=next(model.parameters()).dtype)
         for _ in range(WARMUP):
-            step()
+            step(model, inputs, wait)
         distributed.barrier()
         with profile(activities=activities, record_shapes=True) as profiler:
             for number in range(STEPS):
                 with torch.profiler.record_function(f"ProfilerStep#{number}"):
                     if (rank, number) == (LATE_RANK, LATE_STEP):
                         time.sleep(delay_s)
-                    step()
+                    step(model, inputs, wait)
         path = Path(folder) / job / f"rank{rank}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         profiler.export_chrome_trace(str(path))
         path.with_suffix(".json.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
         distributed.barrier()
-        del model
     distributed.destroy_process_group()
 
 
