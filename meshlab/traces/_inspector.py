@@ -54,28 +54,32 @@ def is_inspected(document: object) -> bool:
     return isinstance(document, dict) and "header" in document and any(key in document for key, _ in _KINDS)
 
 
-def inspected_calls(document: Mapping[str, Any]) -> list[InspectedCall]:
+def inspected_calls(document: Any) -> list[InspectedCall]:
     """Return the call of a line, or none if it has another kind of object."""
-    header, metadata = mapping_or_empty(document.get("header")), mapping_or_empty(document.get("metadata"))
-    position, n_ranks = rank_number(header.get("rank")), rank_number(header.get("n_ranks"))
-    name = header.get("comm_name")
-    dumped = whole_or_none(metadata.get("dump_timestamp_us"))
+    if not isinstance(document, dict) or not isinstance(header := document.get("header"), dict):
+        return []
     calls = []
+    metadata = mapping_or_empty(document.get("metadata"))
     for key, prefix in _KINDS:
         call = document.get(key)
         if not isinstance(call, dict):
             continue
+        comm, host, pid, position, n_ranks = _place(
+            header.get("id"), header.get("rank"), header.get("n_ranks"), metadata.get("hostname"), metadata.get("pid")
+        )
         collective = _collective(str(call.get(prefix) or ""))
-        time = call.get(f"{prefix}_exec_time_us")
-        peer = rank_number(call["p2p_peer"]) if "p2p_peer" in call else None
+        time, name = call.get(f"{prefix}_exec_time_us"), header.get("comm_name")
+        dumped = whole_or_none(metadata.get("dump_timestamp_us"))
         peers = (-1, -1)
-        if peer is not None and position is not None and collective in MESSAGES:
-            peers = (position, peer) if collective in SENDS else (peer, position)
+        if collective in MESSAGES and position is not None:
+            peer = rank_number(call.get("p2p_peer"))
+            if peer is not None:
+                peers = (position, peer) if collective in SENDS else (peer, position)
         calls.append(
             InspectedCall(
-                str(metadata.get("hostname") or ""),
-                key_of(metadata.get("pid")),
-                str(header.get("id") or ""),
+                host,
+                pid,
+                comm,
                 "" if name is None or name == "unknown" else str(name),
                 position,
                 n_ranks,
@@ -90,7 +94,24 @@ def inspected_calls(document: Mapping[str, Any]) -> list[InspectedCall]:
     return calls
 
 
-# The lines of a log repeat a few names and sizes.
+def _place(
+    comm: object, rank: object, n_ranks: object, host: object, pid: object
+) -> tuple[str, str, int | str, int | None, int | None]:
+    """Return the communicator, the host, the process, the position of the rank, and the number of ranks."""
+    try:
+        return _cached_place(comm, rank, n_ranks, host, pid)
+    except TypeError:  # lists or objects
+        return _checked_place(comm, rank, n_ranks, host, pid)
+
+
+def _checked_place(
+    comm: object, rank: object, n_ranks: object, host: object, pid: object
+) -> tuple[str, str, int | str, int | None, int | None]:
+    return str(comm or ""), str(host or ""), key_of(pid), rank_number(rank), rank_number(n_ranks)
+
+
+# The lines of a log repeat a few names, places and sizes.
+_cached_place = lru_cache(maxsize=4096)(_checked_place)
 _collective = lru_cache(maxsize=256)(collective_name)
 
 
@@ -108,9 +129,8 @@ def read_calls(documents: Iterable[Any], file: str) -> list[RankTrace]:
     """Return the calls of each rank in a log. A process with several GPUs writes those of several ranks."""
     processes: dict[tuple[str, int | str], list[InspectedCall]] = {}
     for document in documents:
-        if is_inspected(document):
-            for call in inspected_calls(document):
-                processes.setdefault((call.host, call.pid), []).append(call)
+        for call in inspected_calls(document):
+            processes.setdefault((call.host, call.pid), []).append(call)
     return [
         rank_trace(file, host, rank, world, calls)
         for (host, _), calls_of_process in processes.items()

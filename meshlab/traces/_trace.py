@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,8 @@ from meshlab.traces._tables import axis_frame, call_frame, delay_frame, with_pla
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+    from meshlab.traces._live import LiveTrace
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,6 +81,50 @@ class Trace:
         from meshlab.traces._example import example_ranks
 
         return cls(join_ranks(example_ranks()))
+
+    @classmethod
+    def follow(
+        cls,
+        folder: str | os.PathLike[str],
+        mesh: MeshLike | None = None,
+        *,
+        interval_s: float = 1.0,
+        error_us: float = 10.0,
+    ) -> LiveTrace:
+        """Follow the logs of a job that still runs, while NCCL Inspector writes them.
+
+        A thread reads what is new after each interval. A rank is lost if its log stops growing while others of its
+        groups go on, and late if it comes last in more than half of the calls of the last interval. docs/traces.md
+        shows how to switch the plugin on.
+
+        Parameters
+        ----------
+        folder : str or path
+            The folder in which NCCL Inspector writes its logs, ``NCCL_INSPECTOR_DUMP_DIR``. It may still be empty.
+        mesh : DeviceMesh or str, optional
+            The mesh of the job. By default the one that explains its communicators.
+        interval_s : float, default 1.0
+            Time between two looks at the files in seconds, at least 0.05.
+        error_us : float, default 10.0
+            Error of a wait in µs, such as `meshlab.benchmark.late_rank` measures it. A rank that comes last by less is
+            not late.
+
+        Returns
+        -------
+        LiveTrace
+            A context manager with ``by_axis()``, ``sentences()``, ``lost``, ``late`` and ``trace()``.
+
+        Raises
+        ------
+        ParseError
+            If the folder does not exist, or has files but no log of NCCL Inspector.
+        MeshError
+            If the mesh has fewer ranks than the job.
+        BenchError
+            If the interval or the error is invalid.
+        """
+        follow = implementation(Trace.follow)
+        return follow(cls, folder, mesh, interval_s=interval_s, error_us=error_us)  # type: ignore[call-arg, arg-type]
 
     # -- facts ---------------------------------------------------------------------------------------------------------
 
