@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -149,9 +149,7 @@ def _by_rank(calls: list[InspectedCall]) -> list[tuple[int | None, int | None, l
     return [(rank, world, [call for call in calls if call.position == rank]) for rank in ranks]
 
 
-def rank_trace(
-    file: str, host: str, rank: int | None, world: int | None, calls: Iterable[InspectedCall]
-) -> RankTrace:
+def rank_trace(file: str, host: str, rank: int | None, world: int | None, calls: Iterable[InspectedCall]) -> RankTrace:
     """Return the calls of a rank in columns."""
     rows = CallRows()
     index: dict[str, int] = {}

@@ -42,13 +42,13 @@ _MOST_GROUPS = 4
 _STOPPED = 5.0  # intervals without any line
 
 
-def follow(cls: type[Trace], folder: str | os.PathLike[str], mesh: MeshLike | None, **options: float) -> LiveTrace:
+def follow(folder: str | os.PathLike[str], mesh: MeshLike | None = None, **options: float) -> LiveTrace:
     """Follow the logs of a folder, see `Trace.follow`."""
     return LiveTrace(folder, mesh, **options)
 
 
 class LiveTrace:
-    """The collectives of a job that still runs, which a thread reads while they are written. `Trace.follow` returns one.
+    """The collectives of a job that still runs, read by a thread while they are written. `Trace.follow` returns one.
 
     It is a context manager, and `close` ends the thread. What was read stays available.
 
@@ -95,6 +95,7 @@ class LiveTrace:
         self._late: list[tuple[str | None, int, float]] = []  # axis, rank, and median lateness in µs
         self._silent: list[Process] = []
         self._watchers: list[Callable[[], None]] = []
+        self._layout: tuple[int, DeviceMesh | None, dict[str, str | None]] = (-1, None, {})
         self._end = threading.Event()
         self._began_s = time.monotonic()
         self._poll()
@@ -179,13 +180,16 @@ class LiveTrace:
 
     def _axes(self, comms: Sequence[Comm]) -> dict[str, str | None]:
         """Return the axis of each communicator."""
-        groups = [group_of(comm) for comm in comms]
-        mesh = self._mesh(comms)
-        if mesh is None:
-            return dict.fromkeys((comm.name for comm in comms), None)
-        return {group.name: place.axis for group, place in zip(groups, place_groups(groups, mesh), strict=True)}
+        # Inferred again when ranks join, or when the job has made twice as many calls.
+        key = sum(len(comm.members) for comm in comms) * 64 + self._calls.n_lines.bit_length()
+        if self._layout[0] != key:
+            mesh = self._mesh_of(comms)
+            groups = [group_of(comm) for comm in comms]
+            places = [place.axis for place in place_groups(groups, mesh)] if mesh is not None else [None] * len(groups)
+            self._layout = key, mesh, {group.name: axis for group, axis in zip(groups, places, strict=True)}
+        return self._layout[2]
 
-    def _mesh(self, comms: Sequence[Comm]) -> DeviceMesh | None:
+    def _mesh_of(self, comms: Sequence[Comm]) -> DeviceMesh | None:
         if self._wanted is not None:
             return self._wanted
         members = [member for comm in comms for member in comm.members.values()]
@@ -199,7 +203,8 @@ class LiveTrace:
     def mesh(self) -> DeviceMesh | None:
         """Return the mesh of the job, or None while its communicators are not known."""
         with self._lock:
-            return self._mesh(self._job()[1])
+            self._axes(self._job()[1])
+            return self._layout[1]
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -306,7 +311,9 @@ class LiveTrace:
         """The ranks and the number of calls in words."""
         ranks = self.ranks
         state = "following" if self.is_running else "ended"
-        return f"{state} {self.folder.name} · {format_ranks(ranks) if ranks else 'no rank yet'} · {self.n_calls:,} lines"
+        return (
+            f"{state} {self.folder.name} · {format_ranks(ranks) if ranks else 'no rank yet'} · {self.n_calls:,} lines"
+        )
 
     def __repr__(self) -> str:
         return f"<LiveTrace: {self.title}>"
@@ -341,7 +348,7 @@ def _work(reference: weakref.ref[LiveTrace], end: threading.Event, interval_s: f
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise if a folder does not exist, or if it has only files of other kinds. It may be empty until the job starts."""
+    """Raise if a folder does not exist, or has only files of other kinds. It may be empty until the job starts."""
     if not folder.is_dir():
         raise ParseError("this folder does not exist", hint=_HINT, file=str(folder))
     sizes = [path for path in folder.iterdir() if path.is_file() and path.stat().st_size]
@@ -356,7 +363,9 @@ def _is_log(path: Path) -> bool:
     except OSError:
         return False
     # A compressed file shows its content when it is read, and a line may still be incomplete.
-    return start[:2] == b"\x1f\x8b" or any(mark in start for mark in _MARKS) or start[:10] == b'{"header":'[: len(start)]
+    return (
+        start[:2] == b"\x1f\x8b" or any(mark in start for mark in _MARKS) or start[:10] == b'{"header":'[: len(start)]
+    )
 
 
 def _behind(comms: Sequence[Comm]) -> str:
@@ -373,7 +382,7 @@ def _behind(comms: Sequence[Comm]) -> str:
 def _totals(comms: Sequence[Comm]) -> dict[str, Any]:
     """Return the sums over the communicators of an axis, for an average rank. Transfers are those of the last ranks."""
     members = [(member.process.rank(place), member) for comm in comms for place, member in comm.members.items()]
-    by_rank: dict[object, list[Member]] = {}
+    by_rank: dict[tuple[int, int | None], list[Member]] = {}
     for rank, member in members:
         by_rank.setdefault((id(member.process), rank), []).append(member)
     n_files, n_groups = len(by_rank), max(1, sum(comm.n_matched > 0 for comm in comms))

@@ -262,7 +262,9 @@ def group_of(comm: Comm) -> ProcessGroup:
     """Return a communicator as a process group. Its ranks are empty until all of them have written."""
     ranks = [comm.members[place].process.rank(place) for place in sorted(comm.members)]
     is_complete = len(ranks) == comm.n_ranks and None not in ranks and len(set(ranks)) == len(ranks)
-    return ProcessGroup(comm.name, comm.label, tuple(r for r in ranks if r is not None) if is_complete else (), comm.n_ranks)
+    return ProcessGroup(
+        comm.name, comm.label, tuple(r for r in ranks if r is not None) if is_complete else (), comm.n_ranks
+    )
 
 
 def _documents(lines: list[bytes]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,21 +53,19 @@ class Tails:
         A file is recognised by its inode, so its new name after a rotation does not matter. A file that got shorter
         begins again.
         """
-        entries = []
         with os.scandir(self.folder) as listing:
-            for entry in listing:
-                if _NAME.search(entry.name) is not None and entry.is_file():
-                    entries.append((entry.stat(), entry.name))
+            names = [entry.name for entry in listing if _NAME.search(entry.name) is not None]
+        entries = [(status, name) for name in names if (status := _status(self.folder / name)) is not None]
         entries.sort(key=lambda item: (item[0].st_mtime_ns, item[1]))
         is_first, self._has_listed = not self._has_listed, True
-        names = {tail.name for tail in self._tails.values()}
+        followed = {tail.name for tail in self._tails.values()}
         for status, name in entries:
             key = status.st_dev, status.st_ino
             is_copy = False
             tail = self._tails.get(key)
             if tail is None or (tail.name != name and not self._begins_with(name, tail.head)):
                 tail = self._tails[key] = _Tail(name)
-                is_copy = not is_first and any(name.startswith(other) for other in names)
+                is_copy = not is_first and any(name.startswith(other) for other in followed)
             tail.name = name
             try:
                 yield from self._read(tail, status.st_size, is_copy=is_copy)
@@ -96,6 +95,15 @@ class Tails:
                 tail.head = tail.head or chunk[:_HEAD]
                 tail.offset += len(chunk)
                 yield from _split(tail, chunk, is_copy=is_copy)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """Return the status of a file, None for other entries, or if it is gone."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
 
 
 def _decompressed(content: bytes) -> bytes | None:

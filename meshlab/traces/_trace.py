@@ -123,8 +123,7 @@ class Trace:
         BenchError
             If the interval or the error is invalid.
         """
-        follow = implementation(Trace.follow)
-        return follow(cls, folder, mesh, interval_s=interval_s, error_us=error_us)  # type: ignore[call-arg, arg-type]
+        return implementation(Trace.follow)(folder, mesh, interval_s=interval_s, error_us=error_us)
 
     # -- facts ---------------------------------------------------------------------------------------------------------
 
