@@ -98,6 +98,7 @@ class LiveTrace:
         self._layout: tuple[int, DeviceMesh | None, dict[str, str | None]] = (-1, None, {})
         self._end = threading.Event()
         self._began_s = time.monotonic()
+        self._ended_s: float | None = None
         self._poll()
         if self.error is not None:
             raise self.error
@@ -118,6 +119,7 @@ class LiveTrace:
         if self._end.is_set():
             return
         self._end.set()
+        self._ended_s = time.monotonic()
         if threading.current_thread() is not self._thread:
             self._thread.join()
         if self.error is None:
@@ -264,7 +266,7 @@ class LiveTrace:
 
     def _sentences(self) -> Iterator[str]:
         job, comms = self._job()
-        now = time.monotonic()
+        now = time.monotonic() if self._ended_s is None else self._ended_s
         if not job:
             waited = format_seconds(now - self._began_s)
             yield f"No rank has written a call for {waited}. The plugin writes only with a dump interval."

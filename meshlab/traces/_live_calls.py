@@ -20,6 +20,7 @@ from meshlab.traces._tables import MOSTLY
 _KEPT_BYTES = 64 << 20  # lines for the snapshot of a trace
 _MOST_OPEN = 4096  # calls of a communicator that wait for lines of other ranks
 _MOST_LATENESSES = 1000  # of a rank in a communicator, for their median
+_MOST_GAPS = 1000  # between the numbers of the calls of a rank, of small messages that the plugin leaves out
 _FEWEST = 4  # calls by which a rank is named late
 _SILENT = 0.9  # intervals without a line, because reading takes some time
 _SILENT_GAPS = 1.5  # the same in usual gaps between the lines of a rank
@@ -40,6 +41,7 @@ class Member:
     n_late: int = 0  # matched calls in which the rank came last
     lateness_us: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_LATENESSES))
     sequence: dict[str | None, int] = field(default_factory=dict)  # of the last call of each collective
+    gaps: deque[tuple[str | None, int, int]] = field(default_factory=lambda: deque(maxlen=_MOST_GAPS))  # not seen
     recent: list[float] = field(default_factory=list)  # latenesses since the end of the last interval
 
 
@@ -149,9 +151,13 @@ class LiveCalls:
             member = comm.members[position] = Member(process)
             process.places.add((n_ranks, position))
             process.comms.add(call.comm)
-        if is_copy and call.sequence <= member.sequence.get(collective, -1):
+        last = member.sequence.get(collective)
+        if last is None or call.sequence > last:
+            if last is not None and call.sequence > last + 1:
+                member.gaps.append((collective, last + 1, call.sequence - 1))
+            member.sequence[collective] = call.sequence
+        elif is_copy and not _was_missed(member, collective, call.sequence):
             return False
-        member.sequence[collective] = call.sequence
         member.n_calls += 1
         if call.size_bytes == call.size_bytes:  # not NaN
             member.size_bytes += call.size_bytes
@@ -225,6 +231,18 @@ class LiveCalls:
                 comm.n_recent = 0
                 for member in comm.members.values():
                     member.recent = []
+
+
+def _was_missed(member: Member, collective: str | None, sequence: int) -> bool:
+    """Return whether a call with a smaller number than the last one was not seen, and record that it is now."""
+    for gap in reversed(member.gaps):
+        name, first, last = gap
+        if name == collective and first <= sequence <= last:
+            member.gaps.remove(gap)
+            parts = ((name, first, sequence - 1), (name, sequence + 1, last))
+            member.gaps.extend(part for part in parts if part[1] <= part[2])
+            return True
+    return False
 
 
 def late_members(comms: Iterable[Comm]) -> Iterator[tuple[Comm, int, Member]]:

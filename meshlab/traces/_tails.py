@@ -15,7 +15,7 @@ _NAME = re.compile(r"\.(?:log|jsonl?)(?:[.-][\w.-]*?)?(?:\.gz)?$", re.IGNORECASE
 _CHUNK = 1 << 22  # bytes that are read at a time
 _LARGEST = 1 << 30  # bytes of a compressed file
 _LONGEST_LINE = 1 << 24
-_HEAD = 128  # bytes by which a file is recognised
+_HEAD = 512  # bytes by which a file is recognised: a line, with its time
 
 
 class _Tail:
@@ -25,6 +25,7 @@ class _Tail:
         self.name = name
         self.head = b""
         self.offset = 0
+        self.changed_ns = -1  # when the file had been modified at the last look
         self.rest = b""  # the beginning of a line that is not complete
 
 
@@ -67,32 +68,34 @@ class Tails:
                 tail = self._tails[key] = _Tail(name)
                 is_copy = not is_first and any(name.startswith(other) for other in followed)
             tail.name = name
-            try:
-                yield from self._read(tail, status.st_size, is_copy=is_copy)
-            except OSError:  # removed by a rotation
-                continue
+            if (status.st_size, status.st_mtime_ns) != (tail.offset, tail.changed_ns):
+                try:
+                    yield from self._read(tail, status, is_copy=is_copy)
+                except OSError:  # removed by a rotation
+                    continue
 
     def _begins_with(self, name: str, head: bytes) -> bool:
+        """Return whether a file has the content of another one, whose inode it has."""
         try:
             with (self.folder / name).open("rb") as file:
                 return file.read(len(head)) == head
         except OSError:
             return False
 
-    def _read(self, tail: _Tail, size: int, *, is_copy: bool) -> Iterator[Batch]:
-        if size < tail.offset:
-            tail.offset, tail.rest, tail.head = 0, b"", b""
-        if size == tail.offset:
-            return
+    def _read(self, tail: _Tail, status: os.stat_result, *, is_copy: bool) -> Iterator[Batch]:
         with (self.folder / tail.name).open("rb") as file:
+            # A file that was truncated may have grown to its old size.
+            if status.st_size < tail.offset or file.read(len(tail.head)) != tail.head:
+                tail.offset, tail.rest, tail.head = 0, b"", b""
+            tail.changed_ns = status.st_mtime_ns
+            file.seek(tail.offset)
             if tail.offset == 0 and file.peek(2)[:2] == b"\x1f\x8b":
                 if (content := _decompressed(file.read(_LARGEST))) is not None:
-                    tail.offset = size
+                    tail.offset = status.st_size
                     yield from _split(tail, content, is_copy=is_copy)
                 return
-            file.seek(tail.offset)
             while chunk := file.read(_CHUNK):
-                tail.head = tail.head or chunk[:_HEAD]
+                tail.head += chunk[: max(0, _HEAD - tail.offset)]
                 tail.offset += len(chunk)
                 yield from _split(tail, chunk, is_copy=is_copy)
 
