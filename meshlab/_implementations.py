@@ -68,6 +68,8 @@ targets |= {
     "RunData.to_nccl_tests": "nccl_tests._writer:write",
     "RunData._bounded_table": "prediction._bounds:bounded_table",
     "RunData._calibration_from": "prediction._calibration:Calibration.from_document",
+    "Trace.follow": "traces._live:follow",
+    "Trace.published": "analysis._published:published_for",
     "Placement.loads": "prediction._axis_loads:loads",
     "Placement.describe": "prediction._axis_loads:describe",
 }
