@@ -1,0 +1,46 @@
+"""A profile of a function on a rank, recorded with torch's profiler."""
+
+from __future__ import annotations
+
+import gzip
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from meshlab.comm._communicator import Communicator
+from meshlab.comm.backends._gloo_world import load_torch
+
+_LEVEL = 1  # of gzip: a trace has tens of MB, and shrinks to a tenth at any level
+
+
+def record_steps(comm: Communicator, function: Callable[..., Any], steps: int, arguments: tuple[Any, ...]) -> bytes:
+    """Return the trace of some steps of a function, or of the callable that it returns, as JSON in gzip."""
+    torch = load_torch().torch
+    returned = function(comm, *arguments)
+    if not callable(returned):  # the function itself is the step, and has run once
+
+        def work() -> None:
+            function(comm, *arguments)
+
+    else:
+        work = returned
+        work()
+    on_gpu = comm.torch_mesh.device_type == "cuda"
+    profiler = torch.profiler
+    activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if on_gpu else [])]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        with profiler.profile(
+            activities=activities,
+            # The profiler discards its first step, in which it starts.
+            schedule=profiler.schedule(wait=0, warmup=1, active=steps, repeat=1),
+            record_shapes=True,  # without them, a call of Gloo has no size
+            on_trace_ready=lambda profile: profile.export_chrome_trace(str(path)),
+        ) as profile:
+            for _ in range(1 + steps):
+                work()
+                if on_gpu:
+                    torch.cuda.synchronize()
+                profile.step()
+        return gzip.compress(path.read_bytes(), _LEVEL)
