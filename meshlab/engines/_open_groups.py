@@ -74,13 +74,13 @@ class OpenGroups:
         self._beside.add(backend)
 
     def close(self, why: str) -> None:
-        """Close all communicators, and all groups of torch."""
+        """Close all communicators, and replace the groups of torch."""
         names, self._names = list(self._names), OrderedDict()
         if names:
             self._engines._new_round(
                 "drop", [(names,)] * self._engines.world_size, task=f"closing communicators {why}"
             ).run()
-        self.torch.close(why)
+        self.torch.renew(why)
 
     def forget(self) -> None:
         """Forget what was open on ranks that are gone."""

@@ -115,11 +115,18 @@ class TorchMeshes:
         groups = [group for axis in (WORLD, *mesh.axis_names) for group in mesh[axis]]
         return {torch_label(group.name): group.ranks for group in groups}
 
-    def close(self, why: str) -> None:
-        """Close all groups. The next task opens those that it uses again."""
-        if self._is_open:
-            self.forget()
-            self._on_all("close_torch", task=f"closing the groups of torch {why}")
+    def renew(self, why: str) -> None:
+        """Open new groups, unless the last task has used none: models on the ranks then stay usable after a typo."""
+        if not self._is_open:
+            return
+        task = f"closing the groups of torch {why}"
+        self._is_open = False  # if one of these calls fails, nothing is open
+        if all(reply.value for reply in self._on_all("has_clean_torch", task=task)):
+            self._is_open = True
+            return
+        self._open.clear()
+        self._on_all("close_torch", task=task)
+        self.prepare(None)  # for cells with %%px, which do not ask for it
 
     def forget(self) -> None:
         """Forget what was open on ranks that are gone. The next task opens what it uses again."""

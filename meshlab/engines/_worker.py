@@ -160,6 +160,10 @@ class Worker:
         if self._torch is not None:
             self._torch.remove(fingerprint)
 
+    def has_clean_torch(self) -> bool:
+        """Return whether the last task has issued no call of torch on this rank."""
+        return self._torch is not None and self._torch.is_clean()
+
     def close_torch(self) -> None:
         """Close all groups of torch. Every rank must call it."""
         if self._torch is not None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from meshlab.comm._communicator import Communicator
 from meshlab.comm.backends._gloo_world import load_torch
+from meshlab.comm.backends._torch_world import call_counts
 
+_HEADER = b'"distributedInfo": '
+_LONGEST_HEADER = 1 << 20
 _LEVEL = 1  # of gzip: a trace has tens of MB, and shrinks to a tenth at any level
 
 
@@ -26,6 +30,7 @@ def record_steps(comm: Communicator, function: Callable[..., Any], steps: int, a
     else:
         work = returned
         work()
+    counts = call_counts()
     on_gpu = comm.torch_mesh.device_type == "cuda"
     profiler = torch.profiler
     activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if on_gpu else [])]
@@ -43,4 +48,22 @@ def record_steps(comm: Communicator, function: Callable[..., Any], steps: int, a
                 if on_gpu:
                     torch.cuda.synchronize()
                 profile.step()
-        return gzip.compress(path.read_bytes(), _LEVEL)
+        content = path.read_bytes()
+    return gzip.compress(content if on_gpu else _with_used_groups(content, counts), _LEVEL)
+
+
+def _with_used_groups(content: bytes, before: Mapping[str, int]) -> bytes:
+    """Return a trace whose header has only the groups with calls since then."""
+    # A call of Gloo does not name its group, so a reader has to choose among all of them.
+    after = call_counts()
+    start = content.find(_HEADER) + len(_HEADER)
+    if start < len(_HEADER):
+        return content
+    header, end = json.JSONDecoder().raw_decode(content[start : start + _LONGEST_HEADER].decode(errors="replace"))
+    used = [
+        group
+        for group in header.get("pg_config", ())
+        if after.get(group.get("pg_name"), 1) != before.get(group.get("pg_name"), 0)
+    ]
+    header |= {"pg_config": used, "pg_count": len(used)}
+    return content[:start] + json.dumps(header).encode() + content[start + end :]

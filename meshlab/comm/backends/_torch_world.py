@@ -105,6 +105,7 @@ class TorchWorld:
         if self._gpu is not None:
             torch.cuda.set_device(self._gpu)
         self._open()
+        self._counts = call_counts()
 
     def _open(self) -> None:
         torch, distributed, _ = load_torch()
@@ -148,6 +149,7 @@ class TorchWorld:
             self._labels.setdefault(group.group_name, torch_label(mesh[axis].of(self._rank).name))
             if mesh.backend_of(axis) is None:  # the exchange of another backend may not support the device
                 self._check_exchange(axis, ranks, group)
+        self._counts = call_counts()
         return members
 
     def _check_exchange(self, axis: str, ranks: tuple[int, ...], group: Any) -> None:
@@ -185,9 +187,7 @@ class TorchWorld:
             self._open()
             for mesh in list(self._sources.values()):
                 self.add(mesh)
-        groups = {group.group_name: group for mesh in self.meshes.values() for group in _groups_of(mesh)}
-        groups[load_torch().distributed.group.WORLD.group_name] = load_torch().distributed.group.WORLD
-        self._counts = {name: _n_calls(group) for name, group in groups.items()}
+        self._counts = call_counts()
 
     def position(self) -> TorchCall | None:
         """Return the call in which this rank is, or its last one. None if torch records no calls. For any thread."""
@@ -210,9 +210,13 @@ class TorchWorld:
         stream = getattr(backend, "stream", None)
         return nullcontext() if stream is None else cuda.stream(cuda.ExternalStream(stream.ptr, device=self._gpu))
 
+    def is_clean(self) -> bool:
+        """Whether this rank has issued no call in the current task, so that its groups are in step with other ranks."""
+        return self.is_open and not _has_pending() and call_counts() == self._counts
+
     def close(self) -> None:
         """Close all groups. Collective, unless a call of them is pending: then it does not wait for other ranks."""
-        self._end(is_abort=any(not entry.get("retired", True) for entry in _recorded_calls()))
+        self._end(is_abort=_has_pending())
 
     def abort(self) -> None:
         """End all groups without waiting for other ranks."""
@@ -268,10 +272,13 @@ def _groups_of(torch_mesh: Any) -> list[Any]:
     return [] if torch_mesh.get_coordinate() is None else list(torch_mesh.get_all_groups())
 
 
-def _n_calls(group: Any) -> int:
-    with suppress(RuntimeError):
-        return int(group._get_sequence_number_for_group())
-    return 0
+def call_counts() -> dict[str, int]:
+    """Return the number of calls that this rank has issued on each of its groups in torch, by name."""
+    counts = {}
+    for group in list(load_torch().c10d._world.pg_map):  # with the groups that functions have opened
+        with suppress(RuntimeError):
+            counts[str(group.group_name)] = int(group._get_sequence_number_for_group())
+    return counts
 
 
 def _recorded_calls() -> list[Mapping[str, Any]]:
@@ -284,6 +291,10 @@ def _recorded_calls() -> list[Mapping[str, Any]]:
         return objects_in(mapping_or_empty(parse_json(bytes(dump(True, False)).decode())).get("entries"))
     except (ParseError, RuntimeError):
         return []
+
+
+def _has_pending() -> bool:
+    return any(not entry.get("retired", True) for entry in _recorded_calls())
 
 
 def _loopback_interface() -> str | None:
