@@ -84,6 +84,7 @@ class TorchMeshes:
                 self._on_all("drop_torch_mesh", oldest, task="closing the least recently used mesh of torch")
         self._meshes[mesh.fingerprint] = mesh
         self.prepare(mesh)
+        self._on_all("show_torch_mesh", mesh.fingerprint, task=f"opening torch on {mesh}")
         return self._version
 
     def prepare(self, mesh: DeviceMesh | None) -> str | None:

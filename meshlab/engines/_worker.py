@@ -152,8 +152,13 @@ class Worker:
         if self._torch is None:
             raise EngineError(f"rank {self.rank} has not opened torch", rank=self.rank)
         members = self._torch.add(mesh)
-        _set_in_cells(TORCH_MESH, self._torch.meshes[mesh.fingerprint])
+        self.show_torch_mesh(mesh.fingerprint)
         return members
+
+    def show_torch_mesh(self, fingerprint: str) -> None:
+        """Make torch's mesh a variable of cells with `%%px`."""
+        if self._torch is not None:
+            _set_in_cells(TORCH_MESH, self._torch.meshes.get(fingerprint))
 
     def drop_torch_mesh(self, fingerprint: str) -> None:
         """Close torch's groups of a mesh. Every rank must call it."""
