@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from meshlab.base._documents import mapping_or_empty, objects_in, parse_json
+from meshlab.base._errors import ParseError
 from meshlab.comm._communicator import Communicator
 from meshlab.comm.backends._gloo_world import load_torch
 from meshlab.comm.backends._torch_world import call_counts
 
 _HEADER = b'"distributedInfo": '
-_LONGEST_HEADER = 1 << 20
 _LEVEL = 1  # of gzip: a trace has tens of MB, and shrinks to a tenth at any level
 
 
@@ -57,13 +58,16 @@ def _with_used_groups(content: bytes, before: Mapping[str, int]) -> bytes:
     # A call of Gloo does not name its group, so a reader has to choose among all of them.
     after = call_counts()
     start = content.find(_HEADER) + len(_HEADER)
-    if start < len(_HEADER):
+    end = content.find(b"\n", start)
+    if start < len(_HEADER) or end < 0:
         return content
-    header, end = json.JSONDecoder().raw_decode(content[start : start + _LONGEST_HEADER].decode(errors="replace"))
-    used = [
-        group
-        for group in header.get("pg_config", ())
-        if after.get(group.get("pg_name"), 1) != before.get(group.get("pg_name"), 0)
-    ]
-    header |= {"pg_config": used, "pg_count": len(used)}
-    return content[:start] + json.dumps(header).encode() + content[start + end :]
+    line = content[start:end].rstrip()
+    try:
+        header = mapping_or_empty(parse_json(line.rstrip(b",").decode(errors="replace")))
+    except ParseError:
+        return content
+    groups = objects_in(header.get("pg_config"))
+    names = {name for name, count in after.items() if count != before.get(name, 0)}
+    header = {**header, "pg_config": [group for group in groups if group.get("pg_name") in names]}
+    comma = b"," if line.endswith(b",") else b""
+    return content[:start] + json.dumps(header).encode() + comma + content[end:]

@@ -94,6 +94,8 @@ class TorchWorld:
     def open(self, prefix: str) -> None:
         """Open the default process group. All ranks must call this with the same prefix, which is new in the store."""
         torch, distributed, _ = load_torch()
+        if self.is_set_up:  # by an earlier client of the same processes
+            self.close()
         if distributed.is_initialized():
             raise CommunicatorError(
                 "torch has a default process group already, which meshlab did not open",
@@ -196,7 +198,7 @@ class TorchWorld:
         if not entries:
             return None
         entry = active[0] if active else entries[-1]
-        name, description = (*(str(part) for part in entry.get("process_group") or ()), "", "")[:2]
+        name, description = _group_of(entry)
         label = self._labels.get(name) or torch_label(description or f"group {name}")
         number = 0 if entry.get("is_p2p") else int(entry.get("collective_seq_id") or 0) - self._counts.get(name, 0)
         call = str(entry.get("profiling_name", "")).rpartition(":")[2].partition(" ")[0]
@@ -288,9 +290,18 @@ def _recorded_calls() -> list[Mapping[str, Any]]:
     if dump is None:
         return []
     try:
-        return objects_in(mapping_or_empty(parse_json(bytes(dump(True, False)).decode())).get("entries"))
+        entries = objects_in(mapping_or_empty(parse_json(bytes(dump(True, False)).decode())).get("entries"))
     except (ParseError, RuntimeError):
         return []
+    # meshlab's own communicators of the same library are recorded too, without a name.
+    names = {str(group.group_name) for group in list(load_torch().c10d._world.pg_map)}
+    return [entry for entry in entries if _group_of(entry)[0] in names]
+
+
+def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the name and the description of the group of a recorded call."""
+    name, description, *_ = (*map(str, entry.get("process_group") or ()), "", "")
+    return name, description
 
 
 def _has_pending() -> bool:
