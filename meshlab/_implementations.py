@@ -39,6 +39,8 @@ targets |= {
     "Trace._figure_html": "plots._traces:figure_html",
     "Rehearsal.plot": "_implementations:plot_rehearsal",
     "Rehearsal._figure_html": "_implementations:rehearsal_figure",
+    # A profile of a function on the ranks
+    "Engines.profile": "benchmark._profile:profile_function",
     # The live view of a run
     "Run._new_view": "widgets._live:LiveView",
     "Run._ipython_display_": "widgets._live:show",
