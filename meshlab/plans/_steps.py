@@ -213,7 +213,7 @@ def _points(plan: Plan, groups: Mapping[str, Groups]) -> Iterator[Step]:
                 if name in plan.functions and grouping == "pairs":
                     continue
                 if name in plan.functions or not find_collective(name).has_size:
-                    yield replace(_without_size(name, axis, n, choice.mode), grouping=grouping)
+                    yield replace(step_without_size(name, axis, n, choice.mode), grouping=grouping)
                     continue
                 if choice.in_place and (grouping == "pairs" or not find_collective(name).in_place):
                     continue
@@ -266,7 +266,7 @@ def _fits(name: str, grouping: Grouping, number: int, n: int) -> bool:
     return name != "send"
 
 
-def _without_size(name: str, axis: str, n: int, mode: Mode) -> Step:
+def step_without_size(name: str, axis: str, n: int, mode: Mode) -> Step:
     """Return the step of a function or a barrier."""
     nothing: dict[str, Any] = dict.fromkeys(("op", "dtype", "root", "in_place", "count", "size_bytes", *OPTIONS))
     return Step(index=0, collective=name, mode=mode, axis=axis, n_ranks=n, **nothing)

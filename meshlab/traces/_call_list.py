@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -237,9 +237,7 @@ def _with_all_ranks(
                 hint="record all ranks",
             )
         copies[axis, next(iter(sequences))] = unrecorded
-    more = [
-        replace(call, groups=(*call.groups, *copies.get((call.kind.axis, call.groups[0]), ()))) for call in calls
-    ]
+    more = [replace(call, groups=(*call.groups, *copies.get((call.kind.axis, call.groups[0]), ()))) for call in calls]
     return more, absent
 
 
