@@ -39,6 +39,8 @@ targets |= {
     "Trace._figure_html": "plots._traces:figure_html",
     "Rehearsal.plot": "_implementations:plot_rehearsal",
     "Rehearsal._figure_html": "_implementations:rehearsal_figure",
+    "Replay.plot": "plots._replays:replay_figure",
+    "Replay._figure_html": "plots._replays:figure_html",
     # The live view of a run
     "Run._new_view": "widgets._live:LiveView",
     "Run._ipython_display_": "widgets._live:show",

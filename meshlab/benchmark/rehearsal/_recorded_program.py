@@ -1,4 +1,4 @@
-"""The calls of a trace as the programs of the ranks: their order, their gaps, and the calls that run at the same time."""
+"""The calls of a trace as programs of the ranks: their order, their gaps, and the calls that run at the same time."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ class RecordedOrder:
         flights: dict[int, RankCall] = {}  # calls that are under way, by their index
         axis_of = self.axis_of
         if gaps == "none" and len({axis_of[call.index] for call in calls}) > 1:
-            operations.append(Operation("compute"))  # of no length: the calls of several axes are ordered by computation
+            operations.append(
+                Operation("compute")
+            )  # of no length: the calls of several axes are ordered by computation
         for call, following in zip(calls, (*calls[1:], None), strict=True):
             index, axis = call.index, axis_of[call.index]
             for flight in sorted(flights.values(), key=lambda flight: flight.end):
