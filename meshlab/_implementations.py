@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from meshlab.benchmark.rehearsal._rehearsal import Rehearsal
+    from meshlab.benchmark.rehearsal._replayed import Replay
 
 targets |= {
     "EngineError.explain": "diagnosis._explain:explain_error",
@@ -39,8 +40,8 @@ targets |= {
     "Trace._figure_html": "plots._traces:figure_html",
     "Rehearsal.plot": "_implementations:plot_rehearsal",
     "Rehearsal._figure_html": "_implementations:rehearsal_figure",
-    "Replay.plot": "plots._replays:replay_figure",
-    "Replay._figure_html": "plots._replays:figure_html",
+    "Replay.plot": "_implementations:plot_replay",
+    "Replay._figure_html": "_implementations:replay_figure",
     # The live view of a run
     "Run._new_view": "widgets._live:LiveView",
     "Run._ipython_display_": "widgets._live:show",
@@ -88,3 +89,17 @@ def rehearsal_figure(rehearsal: Rehearsal) -> str:
     from meshlab.plots import _rehearsal as plots
 
     return plots.rehearsal_html(rehearsal.frame())
+
+
+def plot_replay(replay: Replay, **options: Any) -> Axes:
+    """Draw the transfers of a trace and of its replay."""
+    from meshlab.plots import _replays as plots
+
+    return plots.replay(replay.by_axis(), verdict=replay.headline, **options)
+
+
+def replay_figure(replay: Replay) -> str:
+    """Return the figure of a replay as an ``<svg>`` element."""
+    from meshlab.plots import _replays as plots
+
+    return plots.replay_html(replay.by_axis())

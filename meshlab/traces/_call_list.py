@@ -133,14 +133,11 @@ def _layout_of(trace: Trace, mesh: MeshLike | None) -> DeviceMesh:
     return layout
 
 
-_COLUMNS = (
-    *("call", "rank", "axis", "group_ranks", "n_ranks", "n_files", "collective", "size_bytes", "dtype", "step"),
-    *("start_us", "duration_us", "transfer_us", "wait_us", "exposed_us", "is_last"),
-)
+_TIMES = ("start_us", "duration_us", "transfer_us", "wait_us", "exposed_us")
 
 
 class _Row(NamedTuple):
-    """A row of `Trace.frame`. Missing values are None or NaN."""
+    """A row of `Trace.frame`. Missing values are None, and missing times NaN."""
 
     call: int
     rank: int | None
@@ -162,12 +159,12 @@ class _Row(NamedTuple):
 
 def _calls_of(frame: pd.DataFrame) -> Iterable[list[_Row]]:
     """Yield the rows of each call."""
-    table = frame[[*_COLUMNS]].astype(object)
+    table = frame[[*_Row._fields]].astype(object)
     rows = map(_Row._make, table.where(table.notna(), None).itertuples(index=False, name=None))
     calls: dict[int, list[_Row]] = {}
     for row in rows:
-        times = (np.nan if value is None else float(value) for value in row[10:15])
-        calls.setdefault(row.call, []).append(_Row(*row[:10], *times, bool(row.is_last)))
+        unknown = {name: np.nan for name in _TIMES if getattr(row, name) is None}
+        calls.setdefault(row.call, []).append(row._replace(**unknown))
     return calls.values()
 
 

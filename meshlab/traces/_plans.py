@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._errors import BenchError
@@ -24,6 +24,7 @@ def plan_from_trace(trace: Trace, mesh: MeshLike | None = None, **arguments: Unp
         if name in arguments:
             raise BenchError(f"{name} of the calls is that of the trace, so it cannot be passed", hint=f"omit {name}=")
     check_arguments("Plan.from_trace", arguments)
+    options: Any = arguments
     calls = list_calls(trace, mesh)
     if calls.left_out:
         warnings.warn(f"the plan lacks calls of the trace: {calls.left_out_text}", stacklevel=3)
@@ -43,7 +44,7 @@ def plan_from_trace(trace: Trace, mesh: MeshLike | None = None, **arguments: Unp
         sorted({call.size_bytes for call in sized}),
         dtype=list(dict.fromkeys(call.dtype for call in sized)),
         calls=planned,
-        **arguments,
+        **options,
     )
 
 

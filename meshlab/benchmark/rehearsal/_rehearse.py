@@ -462,8 +462,9 @@ class _Session(StepSession):
         task = f"rehearsing {layout.name}"
         return self._on_axes(lease, function, layout.mesh, layout.sets, arguments, task, deadline_s)
 
-    def _prepare(self, lease: Lease) -> None:
+    def _prepare(self, leases: Sequence[Lease]) -> None:
         """Choose the scale from short measurements, and check the results at that scale."""
+        (lease,) = leases
         self._task = "choosing the scale"
         ranks = self._probed_ranks(lease)
         self._why_wait = next((rank.no_products for rank in ranks if rank.no_products), "")
@@ -594,7 +595,8 @@ class _Session(StepSession):
         )
         return by_call, step_us / 1e6
 
-    def _measure(self, lease: Lease) -> None:
+    def _measure(self, leases: Sequence[Lease]) -> None:
+        (lease,) = leases
         for number in range(self._choices.rounds):
             # A B, B A, A B, …: over two rounds, a linear drift of the clocks adds the same time to every layout.
             for measurement in self._measurements[:: -1 if number % 2 else 1]:

@@ -18,7 +18,7 @@ from meshlab.base._units import format_size
 from meshlab.benchmark._bench import check_options
 from meshlab.benchmark._progress import progress_bar
 from meshlab.benchmark.on_ranks._training_step import RecordedStep, StepOptions, StepTimes, count_wrong, measure_steps
-from meshlab.benchmark.rehearsal._recorded_program import RecordedOrder, check_ranks
+from meshlab.benchmark.rehearsal._recorded_program import Gaps, RecordedOrder, check_ranks
 from meshlab.benchmark.rehearsal._replayed import Replay, ReplaySide
 from meshlab.benchmark.rehearsal._session import (
     StepSession,
@@ -318,7 +318,7 @@ class _Session(StepSession):
         }
         return tuple(steps[call.kind] for call in self._calls.calls)
 
-    def _prepare(self, *leases: Lease) -> None:
+    def _prepare(self, leases: Sequence[Lease]) -> None:
         """Choose the size, and check the results at that size."""
         self._task = "choosing the size"
         memory = min(
@@ -332,11 +332,10 @@ class _Session(StepSession):
                 return
             self._task = f"{measurement.side.name}: checking the results"
             order, steps = measurement.order, measurement.steps
-            kinds = ("none", "recorded", "even") if measurement.side.name == "default" else ("none", "recorded")
-            measurement.programs = tuple(
-                order.program(steps, kind)
-                for kind in (kinds if self._choices.gaps else kinds[:1])  # type: ignore[arg-type]
-            )
+            kinds: tuple[Gaps, ...] = ("none", "recorded", "even") if self._choices.gaps else ("none",)
+            if measurement is not self._measurements[0]:
+                kinds = kinds[:2]  # the cost of late ranks is that of the default
+            measurement.programs = tuple(order.program(steps, kind) for kind in kinds)
             options = StepOptions("wait", 1.0, order.overlaps)
             arguments = (measurement.programs[0], options)
             lease = leases[measurement.lease_number]
@@ -384,7 +383,7 @@ class _Session(StepSession):
         span_s = float(np.max(spans) - np.min(spans)) / 1e6
         return total / _SLOWEST_BYTES_PER_S[engines.backend in GPU_BACKENDS] + 2 * span_s
 
-    def _measure(self, *leases: Lease) -> None:
+    def _measure(self, leases: Sequence[Lease]) -> None:
         # The first round, with one repetition, shows how many of them fit into the time.
         began = time.monotonic()
         self._round(leases, 0, 1)

@@ -18,6 +18,7 @@ from meshlab.benchmark.rehearsal._rehearsal import fraction
 from meshlab.frames._statistics import FEWEST_FOR_INTERVAL, median_interval
 from meshlab.mesh._axes import format_ranks
 from meshlab.traces._call_list import CallKind, CallList
+from meshlab.traces._sentences import records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -266,7 +267,9 @@ class Replay:
                 interval = {"transfer_us_lo": low, "transfer_us_hi": high}
                 rows.append(facts | {"side": name, "transfer_us": middle, "ratio": middle / default} | interval)
         names = ["axis", "side", "n_ranks", "calls", "size_bytes", "transfer_us", "transfer_us_lo", "transfer_us_hi"]
-        return pd.DataFrame(rows, columns=[*names, "ratio", "wait_us", "exposed_us"])
+        frame = pd.DataFrame(rows, columns=[*names, "ratio", "wait_us", "exposed_us"])
+        frame.attrs = {"where": self.where, "notes": self.notes}
+        return frame
 
     def options(self) -> pd.DataFrame:
         """Return a row per option, the default first.
@@ -393,7 +396,7 @@ class Replay:
             f"{row['ratio']:.1f} times as long in the trace: {format_time_us(row['then_us'])} instead of "
             f"{format_time_us(row['now_us'])} ({row['calls']:,} call{'s' * (row['calls'] != 1)}, "
             f"{format_time_us(row['lost'])} in all)"
-            for _, row in slow.iterrows()
+            for row in records(slow)
         ]
 
     @property
@@ -424,10 +427,11 @@ class Replay:
     def sentences(self) -> Iterator[str]:
         """Yield the lines of `explain`."""
         yield f"{self.headline}."
-        by_axis = self.by_axis()
-        for _, row in by_axis[by_axis["side"].eq("trace")].iterrows():
-            now = by_axis[by_axis["axis"].eq(row["axis"]) & by_axis["side"].eq(self.sides[0].name)].iloc[0]
-            yield _axis_text(row, float(now["transfer_us"]), bool(self.why_incomparable))
+        transfers = self._transfers()
+        for row in records(self.by_axis()):
+            if row["side"] == "trace":
+                default_us = transfers[row["axis"], self.sides[0].name]
+                yield _axis_text(row, default_us, bool(self.why_incomparable))
         for text in self._slow_kinds()[1:_MOST_SENTENCES]:
             yield f"{text}."
         yield from self._single_calls()
@@ -448,8 +452,8 @@ class Replay:
         of_others = np.array([not is_slow_kind[call.kind] for call in self.call_list.calls])
         slow = frame[self._is_slow & of_others]
         slow = slow.assign(lost=slow["then_us"] - slow["now_us"]).sort_values("lost", ascending=False)
-        for _, row in slow.head(_MOST_SENTENCES).iterrows():
-            step = "" if row["step"] is None or row["step"] != row["step"] else f" of step {row['step']}"
+        for row in records(slow.head(_MOST_SENTENCES)):
+            step = f" of step {row['step']}" if isinstance(row["step"], int) else ""
             yield (
                 f"Call {row['call']}{step}, {row['collective']} {format_size(row['size_bytes'])} along {row['axis']}, "
                 f"took {format_time_us(row['then_us'])} in the trace and {format_time_us(row['now_us'])} in the replay."
@@ -459,11 +463,10 @@ class Replay:
 
     def _option_texts(self) -> Iterator[str]:
         """Yield a sentence about each option."""
-        frame = self.options()
-        has_gaps = bool(frame["step_us"].notna().all())
+        default, *others = records(self.options())
+        has_gaps = math.isfinite(default["step_us"])
         name = "step_us" if has_gaps else "calls_us"
-        default = frame.iloc[0]
-        for _, row in frame.iloc[1:].iterrows():
+        for row in others:
             change = 100 * (row["ratio"] - 1)
             text = (
                 f"With {row['side']}, {'the step takes' if has_gaps else 'the calls take'} "
@@ -476,15 +479,19 @@ class Replay:
             verdict = f": {row['verdict']}" if row["verdict"] else ""
             yield f"{text}{verdict}."
 
+    def _transfers(self) -> dict[tuple[str, str], float]:
+        """Return the transfer of each axis and side, in µs."""
+        return {(row["axis"], row["side"]): float(row["transfer_us"]) for row in records(self.by_axis())}
+
     def _exposed_gain(self, side: str) -> float:
         """Return the transfer that an option saves, weighted by the exposed part of each axis in the trace."""
-        by_axis = self.by_axis().set_index(["axis", "side"])
-        gains = []
-        for axis in self.axes:
-            trace = by_axis.loc[(axis, "trace")]
-            saved = by_axis.loc[(axis, self.sides[0].name), "transfer_us"] - by_axis.loc[(axis, side), "transfer_us"]
-            gains.append(float(saved * trace["exposed_us"] / trace["transfer_us"]))
-        return sum(gains)
+        transfers = self._transfers()
+        exposed = {row["axis"]: row["exposed_us"] for row in records(self.by_axis()) if row["side"] == "trace"}
+        gains = [
+            (transfers[axis, self.sides[0].name] - transfers[axis, side]) * exposed[axis] / transfers[axis, "trace"]
+            for axis in self.axes
+        ]
+        return float(sum(gains))
 
     def explain(self) -> str:
         """Describe the result, each axis, slow calls, each option, and the limits of the replay.
@@ -505,7 +512,7 @@ class Replay:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return the header and the rows of a table of the different calls, as text."""
         rows = []
-        for _, row in self.frame().iterrows():
+        for row in records(self.frame()):
             is_known = math.isfinite(row["then_us"])
             rows.append(
                 [
@@ -558,16 +565,16 @@ def _sum(values: Any) -> float:
     return float(np.nansum(numbers)) if np.isfinite(numbers).any() else math.nan
 
 
-def _axis_text(row: Any, now_us: float, is_incomparable: bool) -> str:
+def _axis_text(row: Mapping[str, Any], default_us: float, is_incomparable: bool) -> str:
     """Return the sentence about an axis."""
     n = row["calls"]
     text = f"{row['axis']} ({row['n_ranks']} ranks, {n:,.10g} call{'s' * (n != 1)}, {format_size(row['size_bytes'])})"
     then = row["transfer_us"]
     if math.isfinite(then):
-        change = "" if is_incomparable else f" ({now_us / then:.2f} times)"
-        text += f": transfer {format_time_us(then)} in the trace, {format_time_us(now_us)} in the replay{change}"
+        change = "" if is_incomparable else f" ({default_us / then:.2f} times)"
+        text += f": transfer {format_time_us(then)} in the trace, {format_time_us(default_us)} in the replay{change}"
     else:
-        text += f": transfer {format_time_us(now_us)} in the replay"
+        text += f": transfer {format_time_us(default_us)} in the replay"
     if math.isfinite(row["exposed_us"]) and then > 0:
         share = 100 * row["exposed_us"] / then
         text += f"; {share:.0f} % of it was exposed, and the rest ran next to computation" if share < 99.5 else ""
@@ -587,6 +594,6 @@ def _options_table(options: pd.DataFrame) -> tuple[list[str], list[list[object]]
             format_time_us(row["gain_us"]) if row["gain_us"] > 0 else "–",
             row["verdict"],
         ]
-        for _, row in options.iterrows()
+        for row in records(options)
     ]
     return ["option", "calls", "with gaps", "ratio", "saves", "verdict"], rows

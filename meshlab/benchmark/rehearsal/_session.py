@@ -48,10 +48,10 @@ class StepSession:
         """Return the rounds that are complete."""
         raise NotImplementedError
 
-    def _prepare(self, *leases: Lease) -> None:
+    def _prepare(self, leases: Sequence[Lease]) -> None:
         raise NotImplementedError
 
-    def _measure(self, *leases: Lease) -> None:
+    def _measure(self, leases: Sequence[Lease]) -> None:
         raise NotImplementedError
 
     def _is_complete(self) -> bool:
@@ -74,9 +74,9 @@ class StepSession:
                     stack.enter_context(Lease(engines, self._purpose, cancel=self._thread.stop))
                     for engines in self._engine_sets
                 ]
-                self._prepare(*leases)
+                self._prepare(leases)
                 try:
-                    self._measure(*leases)
+                    self._measure(leases)
                 finally:
                     for lease in leases:
                         if lease.engines.state == "busy":  # neither closed nor broken
