@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ class RecordedOrder:
             operations.append(
                 Operation("compute")
             )  # of no length: the calls of several axes are ordered by computation
-        for call, following in zip(calls, (*calls[1:], None), strict=True):
+        for call, following in itertools.zip_longest(calls, calls[1:]):
             index, axis = call.index, axis_of[call.index]
             for flight in sorted(flights.values(), key=lambda flight: flight.end):
                 if flight.end <= call.start:
