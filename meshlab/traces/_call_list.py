@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -163,7 +163,7 @@ def _calls_of(frame: pd.DataFrame) -> Iterable[list[_Row]]:
     rows = map(_Row._make, table.where(table.notna(), None).itertuples(index=False, name=None))
     calls: dict[int, list[_Row]] = {}
     for row in rows:
-        unknown = {name: np.nan for name in _TIMES if getattr(row, name) is None}
+        unknown: Any = {name: np.nan for name in _TIMES if getattr(row, name) is None}
         calls.setdefault(row.call, []).append(row._replace(**unknown))
     return calls.values()
 
