@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from meshlab.benchmark.rehearsal._rehearsal import Rehearsal
+    from meshlab.benchmark.rehearsal._replayed import Replay
 
 targets |= {
     "EngineError.explain": "diagnosis._explain:explain_error",
@@ -39,6 +40,8 @@ targets |= {
     "Trace._figure_html": "plots._traces:figure_html",
     "Rehearsal.plot": "_implementations:plot_rehearsal",
     "Rehearsal._figure_html": "_implementations:rehearsal_figure",
+    "Replay.plot": "_implementations:plot_replay",
+    "Replay._figure_html": "_implementations:replay_figure",
     # A profile of a function on the ranks
     "Engines.profile": "benchmark._profile:profile_function",
     # The live view of a run
@@ -60,6 +63,7 @@ targets |= {
     # Analyses
     "Judgement._next_step": "diagnosis._after_verdict:next_step",
     "Cluster.health": "topology._health:health",
+    "Plan.from_trace": "traces._plans:plan_from_trace",
     "Plan.estimate": "benchmark._estimate:estimate_plan",
     "RunData.spikes": "analysis._stragglers:find_spikes",
     "RunData.stragglers": "analysis._stragglers:find_stragglers",
@@ -89,3 +93,17 @@ def rehearsal_figure(rehearsal: Rehearsal) -> str:
     from meshlab.plots import _rehearsal as plots
 
     return plots.rehearsal_html(rehearsal.frame())
+
+
+def plot_replay(replay: Replay, **options: Any) -> Axes:
+    """Draw the transfers of a trace and of its replay."""
+    from meshlab.plots import _replays as plots
+
+    return plots.replay(replay.by_axis(), verdict=replay.headline, **options)
+
+
+def replay_figure(replay: Replay) -> str:
+    """Return the figure of a replay as an ``<svg>`` element."""
+    from meshlab.plots import _replays as plots
+
+    return plots.replay_html(replay.by_axis())

@@ -288,7 +288,7 @@ def _check_backend(can: Capabilities, plan: Plan) -> None:
         for name in plan.dtype:
             if name not in can_reduce:
                 raise BenchError(f"{can.backend} cannot reduce {name!r}; choose one of {', '.join(can_reduce)}")
-    _check_options(can, plan)
+    check_options(can, plan)
     if plan.concurrent and BACKENDS[can.backend].enqueues and "isolated" in plan.mode:
         raise BenchError(
             f"two axes cannot run at the same time in isolated mode with {can.backend}: the host waits before each "
@@ -297,7 +297,7 @@ def _check_backend(can: Capabilities, plan: Plan) -> None:
         )
 
 
-def _check_options(can: Capabilities, plan: Plan) -> None:
+def check_options(can: Capabilities, plan: Plan) -> None:
     """Raise unless the backend has the buffers and the choices per call of a plan."""
     facts = BACKENDS[can.backend]
     if others := [name for name in plan.buffers if name not in facts.buffers]:

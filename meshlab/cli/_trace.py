@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from meshlab.cli._arguments import Command, add_out
 from meshlab.cli._output import OK, print_text
+from meshlab.cli._replaying import add_replay, replay_trace
 
 if TYPE_CHECKING:
     from meshlab.traces._live import LiveTrace
@@ -27,6 +28,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.follow:
         return _follow(options)
     trace = Trace.read([Path(name) for name in options.files])
+    if options.replay or options.gaps or options.buffers:
+        return replay_trace(trace, options)
     mesh, machine = options.mesh, _machine(trace, options)
     header, *rows = axis_rows(trace.by_axis(mesh, steps=options.steps))
     print_text(f"{trace.title}\n\n{text_table([header, *rows], right=range(1, len(header)))}\n")
@@ -161,13 +164,15 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", action="store_true", help="a row per axis and step of the profiler")
     add_out(parser, "FILE", "write a report (.html), or a row per call and rank (.csv)")
+    add_replay(parser)
 
 
 TRACE = Command(
     "trace",
     "show what a job's collectives cost, by axis of its mesh",
     "Reads traces of PyTorch's profiler, logs of NCCL Inspector, or dumps of the flight recorder. Matches the calls of "
-    "all ranks, and separates the wait for late ranks from the transfer. Starts nothing.",
+    "all ranks, and separates the wait for late ranks from the transfer. Starts ranks only with --replay, which makes "
+    "the calls again.",
     _run,
     _add_options,
 )

@@ -12,6 +12,7 @@ from ._prediction import prediction as prediction
 from ._published_steps import published_steps as published_steps
 from ._ratios import comparison as comparison
 from ._rehearsal import rehearsal as rehearsal
+from ._replays import replay as replay
 from ._rings import ring as ring
 from ._step_times import step_times as step_times
 from ._style import figure_png as figure_png

@@ -548,6 +548,9 @@ def _read_file(
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
     """Return a plan as plain data, with only the names of the user's functions."""
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    values["calls"] = [asdict(call) for call in plan.calls]
+    if not plan.calls:  # as in files of earlier versions, which can then be read with these
+        del values["calls"]
     return values | {"sampling": asdict(plan.sampling), "functions": dict.fromkeys(plan.functions)}
 
 

@@ -45,3 +45,18 @@ def test_a_file_without_calls_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     (path,) = write(tmp_path, document([]))
     assert main(["trace", str(path)]) == 2
     assert "contains no collective" in capsys.readouterr().err
+
+
+def test_a_trace_is_replayed(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "replay.csv"
+    assert main(["trace", *files, "--replay", "--gaps", "--backend", "threads", "-o", str(out)]) == 0
+    printed = capsys.readouterr().out.replace("\N{THIN SPACE}", " ")
+    assert "2 calls of 4 MiB were made again in their order. No verdict on times: 2 ranks are threads" in printed
+    assert "late ranks cost" in printed
+    assert pd.read_csv(out)[["calls", "n_wrong"]].to_numpy().tolist() == [[2, 0]]
+    assert main(["trace", *files, "--gaps"]) == 2
+    assert "add --replay" in capsys.readouterr().err
+    assert main(["trace", *files, "--replay", "--buffers", "symmetric", "--backend", "threads"]) == 2
+    assert "threads has only plain buffers" in capsys.readouterr().err
+    assert main(["trace", *files, "--replay", "-o", str(tmp_path / "job.html")]) == 2
+    assert "must end in .csv with --replay" in capsys.readouterr().err

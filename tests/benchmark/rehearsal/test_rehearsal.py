@@ -111,7 +111,7 @@ def test_a_union_of_axes_is_one_group(thread_engines: ml.Engines) -> None:
 
 
 def test_without_threads_in_mpi_nothing_overlaps(monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines) -> None:
-    monkeypatch.setattr(rehearsing, "_can_overlap", lambda engines: False)
+    monkeypatch.setattr(rehearsing, "can_overlap", lambda engines: False)
     found = rehearse(thread_engines)
     assert part(found, "dp", "hidden_us") == 0
     assert "nothing overlaps" in found.explain()
