@@ -86,8 +86,14 @@ RESULTS = _columns(
     (
         "size_bytes",
         "Int64",
-        "Message size in bytes, S of nccl-tests: the total over ranks for gather-like collectives. Missing for "
-        "functions.",
+        "Message size in bytes, S of nccl-tests: the total over ranks for gather-like collectives, and for "
+        "all_to_all_v the largest number of bytes that a rank sends or receives. Missing for functions.",
+    ),
+    (
+        "imbalance",
+        "float64",
+        "Largest number of bytes that a rank sends or receives in an all_to_all_v, divided by the mean: 1 for equal "
+        "chunks. Missing for other collectives.",
     ),
     ("n_samples", "Int64", "Number of batches in the statistics."),
     ("calls", "Int64", "Number of calls per batch."),
@@ -117,7 +123,12 @@ RESULTS = _columns(
         "significant.",
     ),
     ("algbw_gbs", "float64", "Algorithm bandwidth, size_bytes / time_us, in GB/s."),
-    ("busbw_gbs", "float64", "Bus bandwidth, algbw_gbs times the collective's factor, in GB/s. Missing for one rank."),
+    (
+        "busbw_gbs",
+        "float64",
+        "Bus bandwidth, algbw_gbs times the collective's factor, in GB/s. The factor of all_to_all_v is (n - 1) / n for "
+        "any traffic, as in nccl-tests. Missing for one rank.",
+    ),
     ("n_wrong", "Int64", "Number of elements on all ranks that differ from the expected result. Missing if unchecked."),
     ("status", "string", "ok, wrong, failed, cancelled, or skipped because its buffers exceed the free memory."),
     ("stop_reason", "string", "Why sampling stopped (precise, time or batches), or an error message."),

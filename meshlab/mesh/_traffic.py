@@ -580,6 +580,19 @@ class Traffic:
 TrafficLike = Traffic | str | PathLike[str] | npt.NDArray[Any]
 """A traffic, its text such as ``"zipf:1.2"``, the name of a file, or a matrix of bytes."""
 
+
+
+def as_traffics(values: TrafficLike | Sequence[TrafficLike | None] | None) -> tuple[Traffic | None, ...]:
+    """Return one traffic or several. A list of rows of numbers is one matrix."""
+    if isinstance(values, str):
+        values = [part for part in values.split(",") if part.strip()]
+    is_single = values is None or isinstance(values, (Traffic, PathLike, np.ndarray))
+    is_table = isinstance(values, (list, tuple)) and bool(values) and isinstance(values[0], (list, tuple))
+    if is_single or is_table or not isinstance(values, Iterable):
+        values = [values]  # type: ignore[list-item]  # which `as_traffic` checks
+    return tuple(None if value is None else as_traffic(value) for value in values)
+
+
 _RULES = {"even": 0, "zipf": 1, "spread": 1}  # with the number of their arguments
 
 
