@@ -61,6 +61,7 @@ targets |= {
     "Plan.estimate": "benchmark._estimate:estimate_plan",
     "RunData.spikes": "analysis._stragglers:find_spikes",
     "RunData.stragglers": "analysis._stragglers:find_stragglers",
+    "RunData.traffics": "analysis._concurrency:traffics",
     "RunData.contention": "analysis._concurrency:contention",
     "RunData.interference": "analysis._concurrency:interference",
     "RunData.pairs": "analysis._pairs:pair_table",

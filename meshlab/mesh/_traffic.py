@@ -581,7 +581,6 @@ TrafficLike = Traffic | str | PathLike[str] | npt.NDArray[Any]
 """A traffic, its text such as ``"zipf:1.2"``, the name of a file, or a matrix of bytes."""
 
 
-
 def as_traffics(values: TrafficLike | Sequence[TrafficLike | None] | None) -> tuple[Traffic | None, ...]:
     """Return one traffic or several. A list of rows of numbers is one matrix."""
     if isinstance(values, str):

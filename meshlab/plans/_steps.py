@@ -133,14 +133,22 @@ class Step(CallOptions):
         return _chunk_counts(self.matrix, self.n_ranks, self.count, find_dtype(self.dtype).itemsize)
 
     @property
-    def imbalance(self) -> float | None:
-        """The largest number of bytes of a rank divided by the mean. None unless chunks have their own sizes."""
-        if self.traffic is None:
+    def all_chunk_counts(self) -> Bytes | None:
+        """Elements from row to column of any call with counts, also with equal ones. None for other collectives."""
+        if self.traffic is None or self.count is None:
             return None
         counts = self.chunk_counts
-        if counts is None:
-            return 1.0
-        return float(max(counts.sum(axis=0).max(), counts.sum(axis=1).max()) * len(counts) / counts.sum())
+        return np.full((self.n_ranks, self.n_ranks), self.count, dtype=np.int64) if counts is None else counts
+
+    @property
+    def imbalance(self) -> float | None:
+        """The largest number of bytes of a rank divided by the mean. None unless chunks have their own sizes."""
+        counts = self.all_chunk_counts
+        return (
+            None
+            if counts is None
+            else float(max(counts.sum(axis=0).max(), counts.sum(axis=1).max()) * len(counts) / counts.sum())
+        )
 
     def measured_groups(self, groups: Groups) -> list[MeasuredGroup]:
         """Return one item per row of the results: the groups, or the pairs of this round."""

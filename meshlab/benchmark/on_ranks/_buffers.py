@@ -163,7 +163,7 @@ def release_buffers(comm: object = None) -> None:
 
 
 def _layout(comm: Communicator, step: Step, *, of_all: bool = False) -> tuple[int, ...]:
-    """Return the sizes of a step's separate buffers, in bytes: one in place, else two. `of_all` for the largest ones."""
+    """Return the sizes of separate buffers, in bytes: one in place, else two. `of_all` for the largest of all ranks."""
     itemsize = _dtype(step).itemsize
     n_send, n_out = _n_elements(comm, step, of_all=of_all)
     return (max(n_send, n_out) * itemsize,) if step.in_place else (n_send * itemsize, n_out * itemsize)

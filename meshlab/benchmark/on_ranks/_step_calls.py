@@ -62,5 +62,6 @@ def prepare_step(comm: Communicator, step: Step, buffers: StepBuffers) -> Prepar
     if row.counted:
         # By default equal chunks: the sizes of all_to_all_v are then comparable with those of all_to_all.
         counts = np.full((n, n), step.count) if step.chunk_counts is None else step.chunk_counts
+        counts = np.full((n, n), step.count) if step.chunk_counts is None else step.chunk_counts
         arguments |= {"send_counts": counts[comm.rank].tolist(), "recv_counts": counts[:, comm.rank].tolist()}
     return comm.prepare(step.collective, *buffers, **arguments)
