@@ -35,6 +35,8 @@ targets |= {
     "Layouts.plot": "plots._step_times:step_times",
     "Visibility.plot": "plots._visibility:visibility",
     "Visibility._figure_html": "plots._visibility:figure_html",
+    "Traffic.plot": "plots._traffic:traffic",
+    "Traffic._figure_html": "plots._traffic:figure_html",
     "Trace.plot": "plots._traces:trace_figure",
     "Trace._figure_html": "plots._traces:figure_html",
     "Rehearsal.plot": "_implementations:plot_rehearsal",

@@ -208,7 +208,7 @@ def _ratios(matched: pd.DataFrame, samples: pd.DataFrame, keys: list[str], befor
     """Return both times of each row, their ratio, and its bounds."""
     import pandas as pd
 
-    front = [name for name in ("axis", "concurrent_axis", "concurrent_collective") if name in keys]
+    front: list[str] = [name for name in ("axis", "concurrent_axis", "concurrent_collective") if name in keys]
     front += ["traffic", "baseline"] if "baseline" in keys else []
     hidden = {*front, "run_id", *(set(OPTIONS) - {*shown_options(matched)})}
     frame = matched[[*front, *(name for name in keys if name not in hidden)]].copy()

@@ -16,12 +16,14 @@ import numpy.typing as npt
 from meshlab.base._collectives import Direction
 from meshlab.base._errors import MeshError, ParseError, printable
 from meshlab.base._files import describe_text, text_of, write_file
+from meshlab.base._forwarding import implementation
 from meshlab.base._typed_values import typed_fields
 from meshlab.base._units import format_number, format_size, parse_size
 from meshlab.mesh._axes import as_integer, short
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 Bytes = npt.NDArray[np.int64]
 
@@ -159,7 +161,7 @@ class Traffic:
     >>> pattern = ml.Traffic.zipf(1.2, seed=0)
     >>> traffic = pattern.of(4, "64M")
     >>> traffic.imbalance.__round__(2), traffic.busiest
-    (2.17, BusiestRank(rank=2, direction='receives', n_bytes=145519552))
+    (2.11, BusiestRank(rank=2, direction='receives', n_bytes=141852672))
     >>> ml.Traffic.matrix([[0, 100], [16, 0]]).array.tolist()
     [[0, 96], [16, 0]]
     """
@@ -513,6 +515,16 @@ class Traffic:
             The file. It is replaced if it exists.
         """
         return write_file(path, "".join(" ".join(map(str, row)) + "\n" for row in self.array.tolist()))
+
+    def plot(self, *, hosts: int | Sequence[Hashable] | npt.NDArray[Any] | None = None, ax: Axes | None = None) -> Axes:
+        """Draw the bytes between ranks, or between hosts, with the sums of each. See `meshlab.plots.traffic`."""
+        return implementation(Traffic.plot)(self, hosts=hosts, ax=ax)
+
+    def _repr_html_(self) -> str | None:
+        return self._figure_html() or None
+
+    def _figure_html(self) -> str:
+        return implementation(Traffic._figure_html)(self)
 
     @property
     def headline(self) -> str:
