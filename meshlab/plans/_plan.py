@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from meshlab.base._collectives import COUNTED
 from meshlab.base._errors import BenchError, did_you_mean, printable
 from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
@@ -264,7 +265,7 @@ class Plan(PlannedOptions):
         if "traffic" in options and not any(find_collective(name).counted for name in names):
             raise BenchError(
                 f"traffic cannot be chosen for {', '.join(measured)}, which has equal chunks",
-                hint="measure all_to_all_v, or omit it",
+                hint=f"measure {COUNTED}, or omit it",
             )
         labels = [str(traffic) for traffic in {traffic or Traffic.even(): None for traffic in self.traffic}]
         for label in labels:

@@ -265,7 +265,11 @@ def _baseline(step: Step) -> Step:
     baseline = replace(
         step, index=0, grouping="together", concurrent_axis=None, concurrent_collective=None, concurrent=None
     )
-    return baseline if step.traffic is None else replace(baseline, traffic=None, matrix=None, size_bytes=None)
+    if step.traffic is None or step.count is None or step.dtype is None:
+        return baseline
+    # Patterns are aligned, and equal chunks are not.
+    unit = ALIGNMENT_BYTES // find_dtype(step.dtype).itemsize
+    return replace(baseline, traffic=None, matrix=None, size_bytes=None, count=step.count // unit * unit)
 
 
 def _check_same_ranks(groups: Mapping[str, Groups], axis: str, other: str) -> None:
