@@ -13,13 +13,14 @@ import numpy as np
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS, automatic_backend
 from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
-from meshlab.base._units import parse_sizes
+from meshlab.base._units import format_size, parse_sizes
 from meshlab.benchmark._run import Run, check_resumable
 from meshlab.comm._catalog import find_collective
 from meshlab.comm._elements import find_op
 from meshlab.comm._windows import why_not_symmetric
 from meshlab.comm.backends._cuda_parts import find_cublas
 from meshlab.engines._engines import Engines
+from meshlab.engines._memory import local_buffer_bytes
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._arguments import PlanArguments, add_documentation, check_arguments, takes_plan_arguments
@@ -262,9 +263,24 @@ def check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
         )
     for backend in backends:
         _check_backend(engines.capabilities(backend), plan)
+    _check_matrices(engines, mesh, plan)
     for name, function in plan.functions.items():
         if function is None:
             raise BenchError(f"function {name!r} is not saved with its run; pass it again as collective")
+
+
+def _check_matrices(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
+    """Raise if a matrix of bytes exceeds the memory. It has only one size, so skipping it would measure nothing."""
+    room = local_buffer_bytes(engines)
+    if room is None or all(traffic is None or traffic.is_pattern for traffic in plan.traffic):
+        return
+    for step in plan.steps(mesh):
+        if step.matrix is not None and not step.matrix.is_pattern and step.buffer_bytes > room:
+            raise BenchError(
+                f"traffic {step.traffic!r} needs {format_size(step.buffer_bytes)} of buffers on its busiest rank, but "
+                f"a rank may use {format_size(room)}",
+                hint="divide the matrix, or measure its pattern() at smaller sizes",
+            )
 
 
 def _check_backend(can: Capabilities, plan: Plan) -> None:
