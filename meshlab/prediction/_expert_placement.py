@@ -15,7 +15,7 @@ _TINY_STARTS, _SMALL_STARTS = 80, 8
 _MOST_STEPS = 1000
 _MOST_CANDIDATES = 1 << 21  # changes of replicas that are compared in one step
 _GAIN = 1 - 1e-9  # a change that gains less is an error of rounding
-_GOOD_ENOUGH = 1.002  # relative to the mean of all ranks, which is the least that any placement has
+_GOOD_ENOUGH = 1.002  # relative to the least that any placement could have
 
 
 def contiguous_slots(experts: int, ranks: int) -> Ints:
@@ -80,7 +80,8 @@ def _searched(load: Floats, ranks: int, width: int) -> Ints:
     """Return the best placement that the search finds from one or several starts, of shape (ranks, width)."""
     counts = _replica_counts(load, ranks, ranks * width)
     best = _improved(load, _packed(load, counts, ranks, width))
-    least, lower = rank_loads(load, best).max(), float(load.sum()) / ranks
+    least = rank_loads(load, best).max()
+    lower = max(float(load.sum()) / ranks, float(load.max()) / (ranks if best.size > len(load) else 1))
     starts = _TINY_STARTS if best.size <= _TINY_SLOTS else _SMALL_STARTS if best.size <= _SMALL_SLOTS else 0
     random = np.random.default_rng(0)
     for number in range(starts):
@@ -113,7 +114,9 @@ def _packed(load: Floats, counts: npt.NDArray[np.int64], ranks: int, width: int)
     slots = np.full((ranks, width), -1, dtype=np.int32)
     sums, filled = np.zeros(ranks), np.zeros(ranks, dtype=np.int64)
     for expert in np.repeat(order, counts[order]).tolist():
-        is_free = (filled < width) & ~(slots == expert).any(axis=1)
+        is_free = filled < width
+        if counts[expert] > 1:
+            is_free &= ~(slots == expert).any(axis=1)
         if not is_free.any():  # the last free slots are on ranks that have the expert
             return _dealt(order, counts, ranks)
         rank = int(np.where(is_free, sums, np.inf).argmin())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from meshlab.prediction._job_layout import JobLayout
 from meshlab.prediction._memory import Memory
 from meshlab.prediction._models import MODELS, LatentAttention
 from meshlab.prediction._popularity import Skew, as_skew, shares_of
+from meshlab.prediction._routing import Copies, Routing, routing_of
 from meshlab.prediction._step_calls import StepCall
 from meshlab.prediction._volumes import (
     Exchange,
@@ -35,7 +36,11 @@ from meshlab.prediction._volumes import (
 )
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pandas as pd
+
+    from meshlab.topology.model._presets import ClusterLike
+    from meshlab.topology.placement._placement import Placement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -585,6 +590,51 @@ class Job:
         frame: pd.DataFrame = calls.groupby(names, sort=True)["calls"].sum().reset_index()
         frame["total_bytes"] = frame["size_bytes"] * frame["calls"]
         return frame[["axis", "collective", "what", "size_bytes", "dtype", "calls", "total_bytes", "overlaps"]]
+
+    def routing(
+        self,
+        mesh: MeshLike | Placement,
+        cluster: ClusterLike | None = None,
+        *,
+        experts: MeshLike | None = None,
+        skew: float | Sequence[float] | Sequence[Sequence[float]] | npt.NDArray[Any] | None = None,
+        copies: Copies | None = None,
+    ) -> Routing:
+        """Return the tokens between the ranks of ep in one layer and micro-batch, and the traffic of their exchange.
+
+        The tokens are expected numbers. Experts are consecutive blocks on the ranks of ep, and `Routing.balanced` has a
+        better placement. Pass ``routing.dispatch`` and ``routing.combine`` to `meshlab.bench` or `meshlab.predict`.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh, str or Placement
+            The mesh, see `step`. A Placement includes the cluster.
+        cluster : Cluster or str, optional
+            The machine, or the name of a preset. Without it, there are no hosts and no links.
+        experts : DeviceMesh or str, optional
+            The expert layout, see `step`.
+        skew : float or array_like, optional
+            Popularity of the experts, by default that of the job: the exponent of a Zipf law, or a router's tokens per
+            expert, or per rank of a group (rows) and expert.
+        copies : {"expert", "rank", "host"}, optional
+            What receives one copy of a token. By default each of its experts, as in calls of NCCL, or each of its hosts
+            if `expert_hosts` limits them and the group has several.
+
+        Raises
+        ------
+        MeshError
+            If the job has no experts, the mesh has no axis for them, or the skew does not match the experts.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> routing = ml.Job.preset("deepseek-v3", skew=0.5).routing("ep=32", ml.preset("dgx-h100", nodes=4))
+        >>> routing
+        <Routing of DeepSeek-V3, ep=32: busiest rank 2.7 times the mean>
+        >>> routing.loads().busiest_nic, routing.balanced(replicas=32).imbalance.__round__(2)
+        ('node0/NIC0', 1.3)
+        """
+        return routing_of(self, mesh, cluster, experts, skew, copies)
 
     def memory(self, mesh: MeshLike, experts: MeshLike | None = None) -> Memory:
         """Return the memory of one rank on the layout of `step`, at the busiest pipeline stage.
