@@ -16,12 +16,14 @@ import numpy.typing as npt
 from meshlab.base._collectives import Direction
 from meshlab.base._errors import MeshError, ParseError, printable
 from meshlab.base._files import describe_text, text_of, write_file
+from meshlab.base._forwarding import implementation
 from meshlab.base._typed_values import typed_fields
 from meshlab.base._units import format_number, format_size, parse_size
 from meshlab.mesh._axes import as_integer, short
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 Bytes = npt.NDArray[np.int64]
 
@@ -159,7 +161,7 @@ class Traffic:
     >>> pattern = ml.Traffic.zipf(1.2, seed=0)
     >>> traffic = pattern.of(4, "64M")
     >>> traffic.imbalance.__round__(2), traffic.busiest
-    (2.17, BusiestRank(rank=2, direction='receives', n_bytes=145519552))
+    (2.11, BusiestRank(rank=2, direction='receives', n_bytes=141852672))
     >>> ml.Traffic.matrix([[0, 100], [16, 0]]).array.tolist()
     [[0, 96], [16, 0]]
     """
@@ -514,6 +516,16 @@ class Traffic:
         """
         return write_file(path, "".join(" ".join(map(str, row)) + "\n" for row in self.array.tolist()))
 
+    def plot(self, *, hosts: int | Sequence[Hashable] | npt.NDArray[Any] | None = None, ax: Axes | None = None) -> Axes:
+        """Draw the bytes between ranks, or between hosts, with the sums of each. See `meshlab.plots.traffic`."""
+        return implementation(Traffic.plot)(self, hosts=hosts, ax=ax)
+
+    def _repr_html_(self) -> str | None:
+        return self._figure_html() or None
+
+    def _figure_html(self) -> str:
+        return implementation(Traffic._figure_html)(self)
+
     @property
     def headline(self) -> str:
         """The bytes and the imbalance in a sentence."""
@@ -579,6 +591,18 @@ class Traffic:
 
 TrafficLike = Traffic | str | PathLike[str] | npt.NDArray[Any]
 """A traffic, its text such as ``"zipf:1.2"``, the name of a file, or a matrix of bytes."""
+
+
+def as_traffics(values: TrafficLike | Sequence[TrafficLike | None] | None) -> tuple[Traffic | None, ...]:
+    """Return one traffic or several. A list of rows of numbers is one matrix."""
+    if isinstance(values, str):
+        values = [part for part in values.split(",") if part.strip()]
+    is_single = values is None or isinstance(values, (Traffic, PathLike, np.ndarray))
+    is_table = isinstance(values, (list, tuple)) and bool(values) and isinstance(values[0], (list, tuple))
+    if is_single or is_table or not isinstance(values, Iterable):
+        values = [values]  # type: ignore[list-item]  # which `as_traffic` checks
+    return tuple(None if value is None else as_traffic(value) for value in values)
+
 
 _RULES = {"even": 0, "zipf": 1, "spread": 1}  # with the number of their arguments
 

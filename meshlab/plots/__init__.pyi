@@ -21,5 +21,6 @@ from ._traces import axis_times as axis_times
 from ._traces import calls_on_curve as calls_on_curve
 from ._traces import lateness as lateness
 from ._traces import timeline as timeline
+from ._traffic import traffic as traffic
 from ._tuning import tuning as tuning
 from ._visibility import visibility as visibility

@@ -24,6 +24,7 @@ from meshlab.frames._schema import (
     empty_results,
     empty_samples,
     loads_frame,
+    rank_bytes_frame,
     ranks_frame,
 )
 from meshlab.frames._statistics import bandwidth
@@ -492,6 +493,29 @@ class RunData:
     def stragglers(self) -> pd.DataFrame:
         """Return the lateness of each rank in the collectives. See `meshlab.analysis.find_stragglers`."""
         return implementation(RunData.stragglers)(self)
+
+    @property
+    def rank_bytes(self) -> pd.DataFrame:
+        """The bytes that each rank of a group sends and receives in the ``all_to_all_v`` calls of the plan.
+
+        One row per step and rank of a group, with the columns `meshlab.frames.RANK_BYTES`.
+        """
+        rows = []
+        for step in self.steps:
+            if step.traffic is None or (counts := step.all_chunk_counts) is None:
+                continue
+            itemsize = (step.size_bytes or 0) // max(int(counts.sum(axis=0).max()), int(counts.sum(axis=1).max()))
+            fixed = {"run_id": self.run_id, "step": step.index, "axis": step.axis, "traffic": step.traffic}
+            fixed |= {"size_bytes": step.size_bytes, "imbalance": step.imbalance}
+            columns = (counts.sum(axis=1), counts.sum(axis=0), counts.diagonal())
+            for rank, values in enumerate((np.stack(columns, axis=1) * itemsize).tolist()):
+                names = ("sent_bytes", "received_bytes", "self_bytes")
+                rows.append({**fixed, "rank": rank, **dict(zip(names, values, strict=True))})
+        return rank_bytes_frame(rows)
+
+    def traffics(self) -> pd.DataFrame:
+        """Compare uneven traffics with the first one of the run. See `meshlab.analysis.traffics`."""
+        return implementation(RunData.traffics)(self)
 
     def contention(self) -> pd.DataFrame:
         """Compare groups that run together with one group at a time. See `meshlab.analysis.contention`."""
