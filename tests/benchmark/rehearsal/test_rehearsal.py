@@ -18,7 +18,7 @@ from meshlab.benchmark.on_ranks import _training_step as training_step
 from meshlab.benchmark.on_ranks._training_step import Variant
 from meshlab.benchmark.rehearsal import _rehearse as rehearsing
 from meshlab.benchmark.rehearsal._rehearsal import Rehearsal, RehearsedCall, RehearsedLayout
-from meshlab.prediction._job import StepCall
+from meshlab.prediction._step_calls import StepCall
 
 MESH = "dp=2, tp=2"
 
