@@ -17,6 +17,7 @@ from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
+from meshlab.benchmark._overlap import can_overlap
 from meshlab.benchmark._progress import move_bar, progress_bar
 from meshlab.benchmark.on_ranks._environment import describe_rank
 from meshlab.benchmark.on_ranks._training_step import (
@@ -479,7 +480,7 @@ class _Session:
             "" if engines.backend in GPU_BACKENDS else f"NCCL's formulas do not apply to {engines.backend}"
         )
         self._flops_per_us = choices.tflops * 1e6
-        self._options = StepOptions("wait", self._flops_per_us, _can_overlap(engines))
+        self._options = StepOptions("wait", self._flops_per_us, can_overlap(engines))
         self._why_wait = ""
         self._measurements: list[_Measurement] = []
         self._n_done, self._task = 0, "starting"
@@ -698,11 +699,6 @@ class _Session:
             why_unpredicted=self._why_unpredicted,
             effect=self._choices.effect,
         )
-
-
-def _can_overlap(engines: Engines) -> bool:
-    """Return whether a rank can communicate while it computes. MPI needs the thread level MPI_THREAD_MULTIPLE, 3."""
-    return engines.capabilities().facts.get("thread level", "3") == "3"
 
 
 def _flops(scaled: _Scaled) -> float:

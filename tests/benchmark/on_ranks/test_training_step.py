@@ -21,7 +21,7 @@ from meshlab.benchmark.on_ranks._training_step import (
     Variant,
     _pause,
     _StreamLanes,
-    _Worker,
+    Worker,
     expand,
 )
 from meshlab.plans._steps import Step
@@ -136,7 +136,7 @@ def test_a_worker_reports_the_error_of_its_call() -> None:
     def fail() -> None:
         raise ValueError("a bad cable")
 
-    worker = _Worker()
+    worker = Worker()
     worker.start()
     call: Any = fail
     flight = worker.submit(call)
