@@ -138,7 +138,9 @@ def overlap(
         finally:
             if engines.state == "busy":
                 lease.round(release_buffers).run()
-    return overlap_frame(lab.records)
+    table = overlap_frame(lab.records)
+    table.attrs["where"] = engines.where_of(mesh, [lab.steps[0].axis])
+    return table
 
 
 def _is_shape(value: Any) -> bool:
@@ -391,7 +393,7 @@ def _gain(record: PairRecord, default: PairRecord | None) -> tuple[float, float,
     ratios = np.log(pair / others)
     # Rounds of one launch share a communicator, so several launches are the unit of the uncertainty.
     ratio = ratio_of_rounds(ratios[0] if len(ratios) == 1 else np.median(ratios, axis=1))
-    return 1 - ratio.value, 1 - ratio.hi, 1 - ratio.lo
+    return 1 - ratio.value, 1 - ratio.high, 1 - ratio.low
 
 
 def _cases(table: pd.DataFrame) -> Iterator[list[dict[str, Any]]]:

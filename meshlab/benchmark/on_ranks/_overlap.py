@@ -91,7 +91,8 @@ def measure_pairs(
                 return set_up_beside(product, comm, step, check)
 
             call, n_wrong[number], trial = prepare_trial(comm, step, True, vote, set_up)
-            status, message = ("ok", "") if trial is None else (trial.status, trial.message)
+            status: Status = "ok" if trial is None else trial.status
+            message = "" if trial is None else trial.message
             if isinstance(call, PairedCall):
                 problem = ""
                 try:
@@ -267,7 +268,7 @@ class _StreamLanes(_Lanes):
     @contextmanager
     def ready(self, mode: Mode) -> Iterator[_Lanes]:
         self._barrier = self._comm.prepare("barrier").enqueue
-        self._comm.backend.wait_idle()  # type: ignore[attr-defined]  # the first calls ran on other streams
+        self._backend.wait_idle()  # the first calls ran on other streams
         with ExitStack() as captured:
             if mode == "graph":
                 self._communicate = captured.enter_context(self._backend.captured(self._call.enqueue))
