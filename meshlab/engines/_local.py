@@ -30,7 +30,7 @@ from meshlab.comm._agreement import Checks
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._controller import Controller
 from meshlab.engines._interrupts import interrupts_kept
-from meshlab.engines._lifeline import BACKEND, CONNECTION, REAPER, WITHOUT_SHELL, WITHOUT_SHELLS, command
+from meshlab.engines._lifeline import BACKEND, CONNECTION, DEVICES, REAPER, WITHOUT_SHELL, WITHOUT_SHELLS, command
 from meshlab.engines._parts import STOPPED, Parts, is_stopped, status_of
 from meshlab.engines._processes import ProcessSet
 from meshlab.engines._reaper import (
@@ -290,6 +290,7 @@ class LaunchedSet(ProcessSet):
             _SET: self._set_mark,
             **self._starts[-1].environment(() if self._by_mpiexec else ranks),
             BACKEND: self.backend,
+            **({DEVICES: ",".join(map(str, self._devices))} if self._facts.on_gpus else {}),
             CONNECTION: str(self._controller.addresses),
             **self._debug_file(),
         }
