@@ -19,9 +19,9 @@ from meshlab.benchmark.on_ranks._training_step import (
     StepOptions,
     TimedCall,
     Variant,
+    Worker,
     _pause,
     _StreamLanes,
-    Worker,
     expand,
 )
 from meshlab.plans._steps import Step
