@@ -43,14 +43,15 @@ extern "C" __global__ void sum(float* multicast, float* out, int count) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count) {
         float value;
-        asm volatile("multimem.ld_reduce.relaxed.sys.global.add.f32 %0, [%1];" : "=f"(value) : "l"(multicast + i) : "memory");
+        asm volatile("multimem.ld_reduce.relaxed.sys.global.add.f32 %0, [%1];"
+                     : "=f"(value) : "l"(multicast + i) : "memory");
         out[i] = value;
     }
 }
 """
 
 
-class Hung(Exception):
+class HungError(Exception):
     """A stream is not done in time, so the process cannot go on."""
 
 
@@ -60,7 +61,7 @@ def window_of(rank: Rank, array: Any) -> Any:
 
 def checked(rank: Rank) -> None:
     if not rank.is_done():
-        raise Hung("the stream is not done after 5 s")
+        raise HungError("the stream is not done after 5 s")
 
 
 def facts(rank: Rank) -> str:
@@ -279,12 +280,9 @@ def main() -> int:
     options = parser.parse_args()
     for name in options.only:
         rows = run_ranks(attempt, name, limit_s=20.0)
-        texts = [text for _, what, text in rows if what == name]
-        others = [f"rank {rank} {text}" for rank, what, text in rows if what != name]
-        print(
-            f"{name}: {' || '.join(dict.fromkeys(texts)) or 'no answer'}{' (' + '; '.join(others) + ')' if others else ''}",
-            flush=True,
-        )
+        answers = dict.fromkeys(text for _, what, text in rows if what == name)
+        others = "; ".join(f"rank {rank} {text}" for rank, what, text in rows if what != name)
+        print(f"{name}: {' || '.join(answers) or 'no answer'}{f' ({others})' if others else ''}", flush=True)
     if options.build is not None:
         with_nccl_tests(options.build)
     return 0
