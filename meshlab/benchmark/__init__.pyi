@@ -8,6 +8,7 @@ from ._environments import compare_env as compare_env
 from ._estimate import Estimate as Estimate
 from ._late_rank import late_rank as late_rank
 from ._overlap import overlap as overlap
+from ._recovery import recovery as recovery
 from ._run import Run as Run
 from .rehearsal._rehearsal import Rehearsal as Rehearsal
 from .rehearsal._rehearsal import RehearsedCall as RehearsedCall
