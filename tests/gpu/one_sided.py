@@ -65,10 +65,14 @@ def checked(rank: Rank) -> None:
 
 
 def facts(rank: Rank) -> str:
-    properties = rank.comm.properties
     names = ("device_api_support", "multimem_support", "gin_type", "railed_gin_type", "host_rma_support", "n_lsa_teams")
-    values = {name: getattr(properties, name, "absent") for name in names}
-    return f"NCCL {rank.nccl.get_version().libnccl.version}, " + ", ".join(f"{k} {v}" for k, v in values.items())
+    values = []
+    for name in names:
+        try:
+            values.append(f"{name} {getattr(rank.comm, name)!s}")
+        except Exception as error:
+            values.append(f"{name} unknown ({error})")
+    return f"NCCL {rank.nccl.get_version().libnccl.version}, {', '.join(values)}"
 
 
 def signal(rank: Rank) -> str:
