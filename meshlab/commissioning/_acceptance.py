@@ -487,9 +487,9 @@ def _installation(installation: Sequence[Check] | str | None, backends: Collecti
     if broken:
         return "failed", [f"{check.name} is broken: {check.text}; {check.fix}." for check in broken]
     doubtful = [f"{check.name}: {check.text}; {check.fix}." for check in checks if check.verdict == "warning"]
+    users = f"{' and '.join(sorted(backends))} {'does' if len(backends) == 1 else 'do'}"
     doubtful += [
-        f"{check.name} is broken, but {' and '.join(sorted(backends))} {'does' if len(backends) == 1 else 'do'} not need "
-        f"it: {check.text}; {check.fix}."
+        f"{check.name} is broken, but {users} not need it: {check.text}; {check.fix}."
         for check in unneeded
         if check.verdict == "broken"
     ]

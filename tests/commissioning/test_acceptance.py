@@ -239,9 +239,7 @@ def test_a_broken_library_that_the_backend_does_not_need_is_a_note(
     thread_engines: ml.Engines, faster: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "mpi4py").mkdir()
-    (tmp_path / "mpi4py" / "__init__.py").write_text(
-        "raise ImportError('libmpi.so.12: cannot open shared object file')"
-    )
+    (tmp_path / "mpi4py" / "__init__.py").write_text("raise ImportError('libmpi.so.12: cannot open')")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     found = accept(thread_engines, installation=run_checks())
     assert stage(found, "installation").outcome == "passed"
