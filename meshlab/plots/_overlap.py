@@ -129,9 +129,9 @@ def _rows(frame: pd.DataFrame) -> Iterator[_Row]:
     place = 0.0
     has_products = len(frame[_CASE[2:]].drop_duplicates()) > 1
     for key, options in frame.groupby(_CASE, sort=False):
-        collective, size, *shape, dtype = key
-        label = f"{collective}, {format_size(size)}"
-        yield _Row(place, f"{label}, {'×'.join(map(str, shape))} {dtype}" if has_products else label)
+        collective, size, *shape, dtype = map(str, key)
+        label = f"{collective}, {format_size(int(size))}"
+        yield _Row(place, f"{label}, {'×'.join(shape)} {dtype}" if has_products else label)
         ranked = options.sort_values("both_us", kind="stable")
         drawn = ranked[(np.arange(len(ranked)) < _MOST_OPTIONS) | ranked["option"].eq("default")]
         for number, values in enumerate(drawn.to_dict("records")):
