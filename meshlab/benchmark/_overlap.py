@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.analysis._turn_ratios import ratio_of_rounds
-from meshlab.base._backends import GPU_BACKENDS
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, did_you_mean
 from meshlab.base._units import THIN, format_size, format_time_us
 from meshlab.benchmark._bench import DEFAULT_COLLECTIVE, check_fit
@@ -288,7 +288,7 @@ def _choices(
         return (lambda step: [TuningOption()]), {}
     parts: list[Option] = [part.strip() for part in options.split(",")] if isinstance(options, str) else list(options)
     settings: dict[str, dict[str, str]] = {}
-    for collective in collectives:
+    for collective in collectives if not BACKENDS[can.backend].why_not_tuned else ():
         settings |= settings_for(can, collective)
     names = [part for part in parts if isinstance(part, str)]
     if names and len(names) < len(parts):
@@ -297,7 +297,7 @@ def _choices(
         check_options(names, can, collectives)
 
         def varied(step: Step) -> list[TuningOption]:
-            in_environment = settings_for(can, step.collective, only=names)
+            in_environment = settings_for(can, step.collective, only=names) if settings else ()
             return [
                 *options_for(can, step.collective, step.size_bytes or 0, only=names, n_hosts=n_hosts),
                 *(TuningOption(setting=name) for name in in_environment),

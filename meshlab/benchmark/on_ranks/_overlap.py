@@ -254,9 +254,10 @@ class _StreamLanes(_Lanes):
 
     def __init__(self, comm: Communicator, call: PreparedCall, matrices: _Matrices) -> None:
         super().__init__(comm, call, matrices)
-        self._backend: Any = comm.backend
+        backend: Any = comm.backend
+        self._backend = backend
         self._cuda: Any = comm.xp.cuda
-        self._communication = self._backend.stream
+        self._communication = backend.stream
         self._compute = self._cuda.Stream(non_blocking=True)
         self._multiply: Callable[[], object] = self._multiply_on_stream
         self._communicate: Callable[[], object] = call.enqueue

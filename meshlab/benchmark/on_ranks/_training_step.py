@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.on_ranks._buffers import allocate_shared, release_buffers
+from meshlab.benchmark.on_ranks._buffers import allocate, allocate_shared, release_buffers
 from meshlab.benchmark.on_ranks._sampling import StopVote
 from meshlab.benchmark.on_ranks._step_calls import prepare_step, set_up_step
 from meshlab.comm.backends._cuda_parts import find_cublas
@@ -271,9 +271,18 @@ def _prepare(comms: Sequence[Communicator], blocks: Sequence[RepeatedCalls]) -> 
             if call.step is not None:
                 by_axis.setdefault(call.axis, {})[call.step] = None
     prepared = {}
-    sets = allocate_shared([[(comms[axis], step) for step in steps] for axis, steps in by_axis.items()])
-    for (axis, steps), buffers_of_axis in zip(by_axis.items(), sets, strict=True):
-        for step, buffers in zip(steps, buffers_of_axis, strict=True):
+    plain = {axis: [step for step in steps if step.buffers == "plain"] for axis, steps in by_axis.items()}
+    plain = {axis: steps for axis, steps in plain.items() if steps}
+    sets = allocate_shared([[(comms[axis], step) for step in steps] for axis, steps in plain.items()]) if plain else []
+    places = {
+        (axis, step): buffers
+        for (axis, steps), of_axis in zip(plain.items(), sets, strict=True)
+        for step, buffers in zip(steps, of_axis, strict=True)
+    }
+    for axis, steps in by_axis.items():
+        # The largest first, whose registered memory then suffices for the others.
+        for step in sorted(steps, key=lambda step: -step.buffer_bytes):
+            buffers = places[axis, step] if step.buffers == "plain" else allocate([(comms[axis], step)])[0]
             buffers.send[...] = 0
             buffers.out[...] = 0
             prepared[axis, step] = prepare_step(comms[axis], step, buffers)
