@@ -189,10 +189,10 @@ def _set_legend_and_title(ax: Axes, rows: list[_Row], frame: pd.DataFrame) -> fl
         handles.append(Line2D([], [], color=_ink(), linewidth=1.2, label="95 % interval"))
     height = legend_above(ax, handles)
     first = frame.iloc[0]
-    shape = " × ".join(str(first[name]) for name in ("m", "n", "k"))
+    sides = [str(first[name]) for name in ("m", "n", "k")]
+    shape = f"{sides[0]}³" if len(set(sides)) == 1 else " × ".join(sides)
     is_one = len(frame[_CASE[2:]].drop_duplicates()) == 1
-    product = f"beside a product of {shape} {first['dtype']}" if is_one else "beside matrix products"
-    parts = ["exposed communication", product]
+    parts = ["exposed beside a product", *([f"{shape} {first['dtype']}"] if is_one else [])]
     library = frame.attrs.get("where", "")
     notes = wrap_words(str(frame.attrs.get("verdict", "")), axes_size(ax)[0] + 80, _TEXT).split("\n")
     return set_title(ax, [*parts, library] if library else parts, note=[note for note in notes if note], gap=height)
