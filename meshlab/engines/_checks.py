@@ -11,7 +11,7 @@ from meshlab.comm._worlds import process_module
 from meshlab.engines._rounds import Reply
 from meshlab.mesh._axes import WORLD, nearest_text
 from meshlab.mesh._groups import Group
-from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,3 +107,9 @@ def _check_member(group: Group, reply: Reply) -> None:
             group=group.name,
             rank=reply.rank,
         )
+
+
+def check_fit_of(mesh: MeshLike | None, n: int) -> None:
+    """Raise unless a mesh fits a number of ranks. None fits every number."""
+    if mesh is not None:
+        check_mesh_size(as_mesh(mesh, fill=n), n)

@@ -7,6 +7,7 @@ from ._host_diagram import host as host
 from ._lateness import batches as batches
 from ._lateness import stragglers as stragglers
 from ._machine import topology as topology
+from ._overlap import overlap as overlap
 from ._prediction import calibration as calibration
 from ._prediction import prediction as prediction
 from ._published_steps import published_steps as published_steps

@@ -121,6 +121,9 @@ def search(
     rates : ComputeRates, optional
         Measured rates of your GPUs, see `meshlab.benchmark.compute_rates`. By default those of an H200, scaled to the
         slowest product.
+    exposed_share : float, optional
+        Share of the communication that a schedule may hide which stays exposed, as measured on the machine by
+        `meshlab.benchmark.overlap` or ``tune(beside=…)``. By default 0.3, fitted to published steps.
     settings : NcclSettings, optional
         Settings of NCCL that change the predicted times.
 
