@@ -1,6 +1,6 @@
 """Explore GPU collectives: design a mesh, benchmark its groups, and find out what slows a job down.
 
-Write ``ml.`` before each name, as in ``ml.DeviceMesh("dp=2, tp=2")``. Its ``help()`` has an example.
+Write ``ml.`` before a name, as in ``ml.DeviceMesh("dp=2, tp=2")``. Its ``help()`` has examples.
 
 Describe a job
     DeviceMesh    ranks with named axes: from text, or .read() of a framework's flags or config
