@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _MOST_LIBRARY_LOG = 1 << 18  # characters per rank, for the explanation of an error
 
+_NEXT = {"ready": ".verify(mesh), ml.bench(engines, mesh), .close()", "broken": ".restart()", "closed": "ml.launch(n)"}
 _END_S = 3.0  # maximum time that a cancelled run gets to record its outcome when its engines are closed
 
 
@@ -68,7 +69,7 @@ class Engines:
     >>> with ml.launch(2, backend="threads") as engines:
     ...     engines
     ...     sums = engines.run(lambda comm: comm.all_reduce(comm.xp.ones(1)).item())
-    <Engines: 2 ranks · threads in this process, ready>
+    <Engines: 2 ranks · threads in this process, ready; next: .verify(mesh), ml.bench(engines, mesh), .close()>
     >>> sums["value"].tolist()
     [2.0, 2.0]
     >>> engines.state
@@ -222,7 +223,7 @@ class Engines:
         return "\n".join(part for part in parts if part)
 
     def __repr__(self) -> str:
-        return f"<Engines: {self.where}, {self.state}>"
+        return f"<Engines: {self.where}, {self.state}; next: {_NEXT.get(self.state, '.status()')}>"
 
     def _repr_html_(self) -> str:
         frame = self.status()

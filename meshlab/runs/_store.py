@@ -513,6 +513,8 @@ def _read_frame(
         trouble, cause = f"cannot be read ({error.strerror or error})", error
     except ParseError as error:
         trouble, cause = "is corrupt", error
+    except BenchError as error:
+        trouble, cause = "cannot be read without pyarrow", error
     try:
         frame = _read_file(folder, csv, columns, n_rows, digests, frame_from_csv)
     except (OSError, ParseError):

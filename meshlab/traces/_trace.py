@@ -49,7 +49,7 @@ class Trace:
     >>> import meshlab as ml
     >>> trace = ml.traces.Trace.example()
     >>> trace
-    <Trace: 4 of 4 ranks, 24 calls, profiler trace>
+    <Trace: 4 of 4 ranks, 24 calls, profiler trace; next: .explain(), .by_axis(), .plot()>
     >>> trace.mesh()
     DeviceMesh('dp=2, tp=2')
     """
@@ -416,7 +416,7 @@ class Trace:
     def __repr__(self) -> str:
         of = f" of {self.world_size:,}" if self.world_size is not None else ""
         count = f"{len(self.job.ranks):,}{of} rank{'s' * (self.world_size != 1)}"
-        return f"<Trace: {count}, {self.n_calls:,} calls, {self.kind}>"
+        return f"<Trace: {count}, {self.n_calls:,} calls, {self.kind}; next: .explain(), .by_axis(), .plot()>"
 
     def __str__(self) -> str:
         header, *rows = axis_rows(self.by_axis(steps=False))
