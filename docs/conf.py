@@ -1,5 +1,6 @@
 """The site: `sphinx-build -W --keep-going docs build/site` builds it from pages, notebooks, docstrings and the gallery."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import meshlab
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "extensions"))
+shutil.copytree(HERE.parent / "notebooks", HERE / "notebooks", dirs_exist_ok=True)  # links lead out of a symbolic link
 sys.modules["meshlab.plot"] = meshlab.plot  # the folder is meshlab.plots, and users write meshlab.plot
 
 project = "meshlab"
@@ -64,6 +66,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "meshlab"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
