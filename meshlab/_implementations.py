@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 targets |= {
     "EngineError.explain": "diagnosis._explain:explain_error",
-    "EngineError._render_traceback_": "widgets._tracebacks:explained_traceback",
+    "MeshlabError._render_traceback_": "widgets._tracebacks:explained_traceback",
     # Plots
     "DeviceMesh.plot": "plots._cells:membership",
     "Cluster.plot": "plots._machine:topology",
