@@ -28,7 +28,13 @@ extensions = [
     "themed_figures",
 ]
 root_doc = "index"
-exclude_patterns = ["extensions", "gallery", "gallery_pages/**/*.ipynb", "gallery_pages/**/*.py", "sg_execution_times.rst"]
+exclude_patterns = [
+    "extensions",
+    "gallery",
+    "gallery_pages/**/*.ipynb",
+    "gallery_pages/**/*.py",
+    "sg_execution_times.rst",
+]
 templates_path = ["_templates"]
 default_role = "py:obj"
 suppress_warnings = ["config.cache"]

@@ -46,7 +46,16 @@ def write_pages(app: Any) -> None:
         objects = {f"{namespace}.{name}": getattr(module, name) for name in _names(module)}
         names = [first.setdefault(id(value), name) for name, value in objects.items()]
         summary = inspect.getdoc(module) or ""
-        text = [f"# {title}", "", summary.partition("\n\n")[0].replace("\n", " "), "", "```{eval-rst}", ".. autosummary::", "   :toctree: names", ""]
+        text = [
+            f"# {title}",
+            "",
+            summary.partition("\n\n")[0].replace("\n", " "),
+            "",
+            "```{eval-rst}",
+            ".. autosummary::",
+            "   :toctree: names",
+            "",
+        ]
         text += [f"   {name}" for name in names] + ["```", ""]
         page = folder / f"{namespace}.md"
         content = "\n".join(text)

@@ -40,10 +40,9 @@ def matches(word: str) -> list[str]:
     by_title = titles()
     if word.lower() in by_title:
         return [word.lower()]
-    return (
-        [page for page, title in by_title.items() if page.startswith(word.lower()) or pattern.search(title)]
-        or [page for page in by_title if any(map(pattern.search, _headings(folder() / f"{page}.md")))]
-    )
+    return [page for page, title in by_title.items() if page.startswith(word.lower()) or pattern.search(title)] or [
+        page for page in by_title if any(map(pattern.search, _headings(folder() / f"{page}.md")))
+    ]
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -69,14 +68,15 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("word", nargs="*", metavar="WORD", help="the name of a page, or a word of its title (default: all)")
+    parser.add_argument(
+        "word", nargs="*", metavar="WORD", help="the name of a page, or a word of its title (default: all)"
+    )
 
 
 DOCS = Command(
     "docs",
     "print a page of the documentation",
-    "Prints the page about a word, such as 'hangs', or the list of all pages.\n"
-    "  meshlab docs hangs",
+    "Prints the page about a word, such as 'hangs', or the list of all pages.\n  meshlab docs hangs",
     _run,
     _add_options,
 )
