@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -255,7 +255,8 @@ class _Acceptor:
 
     def run(self, installation: Sequence[Check] | str | None, why_no_machine: str) -> Acceptance:
         """Run all stages, and raise at the end if they were interrupted."""
-        self._stage("installation", lambda: _installation(installation))
+        backends = {self._engines.backend, *self._scope.mesh.backends.values()}
+        self._stage("installation", lambda: _installation(installation, backends))
         self._stage("health", lambda: _health(self._machine, why_no_machine))
         self._stage("groups", self._groups)
         self._stage("pairs", lambda: self._measured("pairs", self._judge_pairs))
@@ -484,14 +485,22 @@ def _skipped(reason: str) -> _Finding:
     return "skipped", [reason]
 
 
-def _installation(installation: Sequence[Check] | str | None) -> _Finding:
+def _installation(installation: Sequence[Check] | str | None, backends: Collection[str]) -> _Finding:
+    """Judge the parts that the backends of the engines need. Other parts that are broken are notes."""
     if isinstance(installation, str):
         return _skipped(f"{installation}.")
     checks = run_checks() if installation is None else installation
-    broken = [check for check in checks if check.verdict == "broken"]
+    unneeded = [check for check in checks if check.backend and check.backend not in backends]
+    broken = [check for check in checks if check.verdict == "broken" and check not in unneeded]
     if broken:
         return "failed", [f"{check.name} is broken: {check.text}; {check.fix}." for check in broken]
     doubtful = [f"{check.name}: {check.text}; {check.fix}." for check in checks if check.verdict == "warning"]
+    users = f"{' and '.join(sorted(backends))} {'does' if len(backends) == 1 else 'do'}"
+    doubtful += [
+        f"{check.name} is broken, but {users} not need it: {check.text}; {check.fix}."
+        for check in unneeded
+        if check.verdict == "broken"
+    ]
     return "passed", [f"{count(len(checks), 'part')} checked, and all required ones work.", *doubtful]
 
 
