@@ -319,6 +319,7 @@ def _choose_network(rdma: Path = Path("/sys/class/infiniband")) -> None:
         return
     if not rdma.is_dir() or not any(rdma.iterdir()):
         os.environ[_NETWORK] = "ofi"
+        os.environ.setdefault("FI_PROVIDER", "tcp")  # with that of libfabric, one start in four of six ranks hung
 
 
 def unique_id(peers: Sequence[str] | None = None) -> bytes:

@@ -32,3 +32,4 @@ def test_short_addresses_are_chosen_for_pmi2_without_rdma(
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
     mpi._choose_network(tmp_path)
     assert environment.get("MPIR_CVAR_CH4_NETMOD") == network
+    assert environment.get("FI_PROVIDER") == ("tcp" if network == "ofi" else None)
