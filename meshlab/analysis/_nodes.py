@@ -224,6 +224,11 @@ def slow_parts(paths: Sequence[Paths]) -> dict[SlowPart, list[tuple[Paths, float
     return {part: times for part, times in parts.items() if part.is_host or slow_hosts.isdisjoint(part.hosts)}
 
 
+def may_be_chance(times: Sequence[tuple[Paths, float]]) -> bool:
+    """Return whether waits for a core may explain the times of a slow part, so that it is to be measured again."""
+    return all(time_us < paths.reference + paths.limits.least_of_paths_us for paths, time_us in times)
+
+
 def describe_slowness(part: SlowPart, times: Sequence[tuple[Paths, float]]) -> str:
     """Describe how slow a part is, at the size at which it is the slowest."""
     paths, time_us = max(times, key=lambda item: item[1] / item[0].reference)

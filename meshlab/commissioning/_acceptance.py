@@ -20,6 +20,7 @@ from meshlab.analysis._nodes import (
     SlowPart,
     compare_nodes,
     describe_slowness,
+    may_be_chance,
     node_verdicts,
     paths_between,
     slow_alone,
@@ -64,6 +65,7 @@ ESSENTIAL = "sweep"  # the stage without which nothing was accepted
 JUDGING = ("reference", "thresholds")  # The stages that judge the speed. On a CPU there is no reference.
 # Share of the median bandwidth below which a pair fails an acceptance on a CPU, where cores and caches differ.
 SLOW_ON_CPU = 0.5
+_MEASUREMENTS = ("none", "one", "two", "three", "four")  # of the paths between hosts, as words
 _PATIENCE_S = 10.0  # maximum time for an interrupted run to stop
 _MOST_NAMED = 3
 
@@ -386,11 +388,16 @@ class _Acceptor:
         except MeshlabError as error:
             names = ", ".join(map(str, list(suspected)[:_MOST_NAMED]))
             return "failed", [f"{error.message}.", f"In the measurement before, the slow parts were {names}."]
-        again = {of_size.size_bytes: of_size for of_size in self._paths_in(repetition, self._limits)}
-        self._paths = [
-            of_size.fastest(again[of_size.size_bytes]) if of_size.size_bytes in again else of_size for of_size in paths
-        ]
-        self._slow = slow_parts(self._paths)
+        n_measurements = 2
+        self._add_fabric(repetition)
+        while n_measurements < len(_MEASUREMENTS) - 1 and any(map(may_be_chance, self._slow.values())):
+            n_measurements += 1
+            try:
+                repetition = bench(self._engines, self._scope.mesh, confirming(run.plan))
+                _wait(repetition)
+            except MeshlabError as error:
+                return "failed", [f"{error.message}."]
+            self._add_fabric(repetition)
         if not self._slow:
             return "passed", [
                 *sentences,
@@ -401,7 +408,19 @@ class _Acceptor:
         verb = "is" if len(self._slow) == 1 else "are"
         names = f"{', '.join(str(part) for part, _ in named)}{more}"
         texts = [f"{part}: {describe_slowness(part, times)}." for part, times in named]
-        return "failed", [f"{names[:1].upper()}{names[1:]} {verb} SLOW in two measurements.", *texts]
+        return "failed", [
+            f"{names[:1].upper()}{names[1:]} {verb} SLOW in {_MEASUREMENTS[n_measurements]} measurements.",
+            *texts,
+        ]
+
+    def _add_fabric(self, repetition: RunData) -> None:
+        """Judge the paths by the fastest times of all measurements."""
+        again = {of_size.size_bytes: of_size for of_size in self._paths_in(repetition, self._limits)}
+        self._paths = [
+            of_size.fastest(again[of_size.size_bytes]) if of_size.size_bytes in again else of_size
+            for of_size in self._paths
+        ]
+        self._slow = slow_parts(self._paths)
 
     def _paths_in(self, run: RunData, limits: Limits) -> list[Paths]:
         results = run.results

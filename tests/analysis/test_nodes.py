@@ -19,6 +19,7 @@ from meshlab.analysis._nodes import (
     SlowPart,
     compare_nodes,
     describe_slowness,
+    may_be_chance,
     node_verdicts,
     paths_between,
     slow_alone,
@@ -83,6 +84,20 @@ def test_only_the_faster_rank_of_the_fastest_batch_counts() -> None:
     samples.loc[samples["batch"] == 0, "is_warmup"] = True
     assert without_waits(messages, samples)["min_us"].tolist() == [70.0] * 6
     assert without_waits(messages, samples[:0])["min_us"].tolist() == messages["min_us"].tolist()
+
+
+def test_a_host_that_waits_for_a_core_would_explain_may_be_slow_by_chance() -> None:
+    def is_chance(slow_us: float, limits: Limits) -> bool:
+        def cost(a: str, b: str, rail: int, size: int) -> float:
+            return slow_us if "h1" in (a, b) else 100.0
+
+        hosts = ["h0", "h1", "h2"]
+        results, local = pairs_of(hosts, cost)
+        return may_be_chance(slow_parts(paths_between(results, hosts, local, limits))[SlowPart(("h1",))])
+
+    assert is_chance(1_300.0, CPU_LIMITS)
+    assert not is_chance(5_000.0, CPU_LIMITS)
+    assert not is_chance(1_300.0, GPU_LIMITS)
 
 
 def test_up_to_half_of_the_hosts_may_be_slow() -> None:
