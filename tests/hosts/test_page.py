@@ -19,7 +19,7 @@ _BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?"
 
 def _without_numbers(line: str) -> str:
     """Replace numbers that are not part of a name, because times differ from run to run."""
-    return re.sub(r"(?<![\w.])\d[\d.]*", "#", line).rstrip()
+    return re.sub(r"(?<![\w.])\d[\d.]*", "#", line).replace("\N{THIN SPACE}", " ").rstrip()
 
 
 @pytest.mark.long
