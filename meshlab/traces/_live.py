@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 import weakref
@@ -39,6 +40,7 @@ _START = 1 << 16  # bytes in which a log shows its format
 _MARKS = (b'"coll_perf"', b'"p2p_perf"')
 _HINT = "pass the folder in NCCL_INSPECTOR_DUMP_DIR"
 _MOST_GROUPS = 4
+_URGENT = re.compile(r" (?:is|are) lost: | is late now, |^No rank has finished ")
 _STOPPED = 5.0  # intervals without any line
 
 
@@ -94,7 +96,7 @@ class LiveTrace:
         self._lock = threading.RLock()
         self._late: list[tuple[str | None, int, float]] = []  # axis, rank, and median lateness in µs
         self._silent: list[Process] = []
-        self._watchers: list[Callable[[], None]] = []
+        self._watchers: list[Callable[[LiveTrace], None]] = []
         self._layout: tuple[int, DeviceMesh | None, dict[str, str | None]] = (-1, None, {})
         self._end = threading.Event()
         self._began_s = time.monotonic()
@@ -125,6 +127,11 @@ class LiveTrace:
         if self.error is None:
             self._poll()
 
+    def stop(self) -> None:
+        """End the thread without waiting for it."""
+        self._ended_s = time.monotonic()
+        self._end.set()
+
     def __enter__(self) -> LiveTrace:
         return self
 
@@ -148,7 +155,7 @@ class LiveTrace:
         except MeshlabError as error:
             self.error = error
         for watcher in list(self._watchers):
-            watcher()
+            watcher(self)
 
     def _judge(self) -> None:
         job, comms = self._job()
@@ -168,8 +175,14 @@ class LiveTrace:
         self._silent = silent_processes(job, comms, self.interval_s)
         self._calls.end_interval()
 
-    def _watch(self, watcher: Callable[[], None]) -> None:
-        """Call a function after each interval, on the thread."""
+    def watch(self, watcher: Callable[[LiveTrace], None]) -> None:
+        """Call a function after each interval, on the thread that reads.
+
+        Parameters
+        ----------
+        watcher : callable
+            Receives the live trace.
+        """
         self._watchers.append(watcher)
 
     # -- the job -------------------------------------------------------------------------------------------------------
@@ -201,6 +214,15 @@ class LiveTrace:
             return infer_mesh([group_of(comm) for comm in comms], n_calls, world)[0]
         except MeshError:
             return None
+
+    def prefer(self, mesh: DeviceMesh) -> None:
+        """Use a mesh from now on if it explains all communicators that are complete."""
+        with self._lock:
+            job, comms = self._job()
+            groups = [group for comm in comms if len((group := group_of(comm)).ranks) > 1]
+            fits = bool(groups) and all(process.world_size == mesh.world_size for process in job)
+            if fits and all(place.axis is not None for place in place_groups(groups, mesh)) and mesh != self._wanted:
+                self._wanted, self._layout = mesh, (-1, None, {})
 
     def mesh(self) -> DeviceMesh | None:
         """Return the mesh of the job, or None while its communicators are not known."""
@@ -327,16 +349,19 @@ class LiveTrace:
             lines += [markup.text_table([header, *rows], right=range(1, len(header))), ""]
         return "\n".join([*lines, *self.sentences()])
 
-    def _html(self) -> str:
-        """Return the sentences and the table."""
-        text = "".join(f"<p>{markup.escape(line)}</p>" for line in self.sentences())
+    def html(self) -> str:
+        """Return the sentences and the table as markup. Sentences about ranks that are lost or late are bold."""
+        lines = (markup.escape(line) for line in self.sentences())
+        text = "".join(
+            f"<p><strong>{line}</strong></p>" if _URGENT.search(line) else f"<p>{line}</p>" for line in lines
+        )
         if self.error is not None or not self.n_calls:
             return text
         header, *rows = axis_rows(self.by_axis())
         return text + markup.table(header, rows, right=range(1, len(header)))
 
     def _repr_html_(self) -> str:
-        return markup.card("Live trace", self.title, self._html())
+        return markup.card("Live trace", self.title, self.html())
 
 
 def _work(reference: weakref.ref[LiveTrace], end: threading.Event, interval_s: float) -> None:
