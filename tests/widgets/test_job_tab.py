@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from tests.traces.test_live import append
+from tests.traces.log_maker import append
 from tests.traces.trace_maker import document, kernel_event, write
 
 
