@@ -32,7 +32,7 @@ _KINDS = (("coll_perf", "coll"), ("p2p_perf", "p2p"))
 _LONGEST_US = 1e15
 
 
-class InspectedCall(NamedTuple):
+class LoggedCall(NamedTuple):
     """A call of a rank in a communicator, as a line of a log contains it."""
 
     host: str
@@ -54,7 +54,7 @@ def is_inspected(document: object) -> bool:
     return isinstance(document, dict) and "header" in document and any(key in document for key, _ in _KINDS)
 
 
-def inspected_calls(document: Any) -> list[InspectedCall]:
+def inspected_calls(document: Any) -> list[LoggedCall]:
     """Return the call of a line, or none if it has another kind of object."""
     if not isinstance(document, dict) or not isinstance(header := document.get("header"), dict):
         return []
@@ -76,7 +76,7 @@ def inspected_calls(document: Any) -> list[InspectedCall]:
             if peer is not None:
                 peers = (position, peer) if collective in SENDS else (peer, position)
         calls.append(
-            InspectedCall(
+            LoggedCall(
                 host,
                 pid,
                 comm,
@@ -127,7 +127,7 @@ def _size(collective: str | None, size: int | None, n_ranks: int | None) -> floa
 
 def read_calls(documents: Iterable[Any], file: str) -> list[RankTrace]:
     """Return the calls of each rank in a log. A process with several GPUs writes those of several ranks."""
-    processes: dict[tuple[str, int | str], list[InspectedCall]] = {}
+    processes: dict[tuple[str, int | str], list[LoggedCall]] = {}
     for document in documents:
         for call in inspected_calls(document):
             processes.setdefault((call.host, call.pid), []).append(call)
@@ -138,7 +138,7 @@ def read_calls(documents: Iterable[Any], file: str) -> list[RankTrace]:
     ]
 
 
-def _by_rank(calls: list[InspectedCall]) -> list[tuple[int | None, int | None, list[InspectedCall]]]:
+def _by_rank(calls: list[LoggedCall]) -> list[tuple[int | None, int | None, list[LoggedCall]]]:
     """Split the calls of a process by its ranks in its largest communicator, which are taken for those of the job."""
     places = {(call.n_ranks or 0, call.position) for call in calls}
     world = max(n for n, _ in places)
@@ -149,7 +149,7 @@ def _by_rank(calls: list[InspectedCall]) -> list[tuple[int | None, int | None, l
     return [(rank, world, [call for call in calls if call.position == rank]) for rank in ranks]
 
 
-def rank_trace(file: str, host: str, rank: int | None, world: int | None, calls: Iterable[InspectedCall]) -> RankTrace:
+def rank_trace(file: str, host: str, rank: int | None, world: int | None, calls: Iterable[LoggedCall]) -> RankTrace:
     """Return the calls of a rank in columns."""
     rows = CallRows()
     index: dict[str, int] = {}

@@ -90,7 +90,7 @@ class LiveTrace:
         _check_folder(self.folder)
         self.interval_s = interval_s
         self.error: MeshlabError | None = None
-        self._wanted = None if mesh is None else as_mesh(mesh)
+        self._job_mesh = None if mesh is None else as_mesh(mesh)
         self._calls = LiveCalls(error_us)
         self._tails = Tails(self.folder)
         self._lock = threading.RLock()
@@ -160,9 +160,9 @@ class LiveTrace:
     def _judge(self) -> None:
         job, comms = self._job()
         world = max((process.world_size for process in job), default=0)
-        if self._wanted is not None and world > self._wanted.world_size:
+        if self._job_mesh is not None and world > self._job_mesh.world_size:
             raise MeshError(
-                f"the mesh {self._wanted} has {self._wanted.world_size:,} ranks, but the job in {self.folder} has "
+                f"the mesh {self._job_mesh} has {self._job_mesh.world_size:,} ranks, but the job in {self.folder} has "
                 f"{world:,}",
                 hint="pass the mesh of the job, or none, to infer it",
             )
@@ -205,8 +205,8 @@ class LiveTrace:
         return self._layout[2]
 
     def _mesh_of(self, comms: Sequence[Comm]) -> DeviceMesh | None:
-        if self._wanted is not None:
-            return self._wanted
+        if self._job_mesh is not None:
+            return self._job_mesh
         members = [member for comm in comms for member in comm.members.values()]
         n_calls = [sum(member.n_calls for member in comm.members.values()) for comm in comms]
         world = max((member.process.world_size for member in members), default=None)
@@ -221,8 +221,8 @@ class LiveTrace:
             job, comms = self._job()
             groups = [group for comm in comms if len((group := group_of(comm)).ranks) > 1]
             fits = bool(groups) and all(process.world_size == mesh.world_size for process in job)
-            if fits and all(place.axis is not None for place in place_groups(groups, mesh)) and mesh != self._wanted:
-                self._wanted, self._layout = mesh, (-1, None, {})
+            if fits and all(place.axis is not None for place in place_groups(groups, mesh)) and mesh != self._job_mesh:
+                self._job_mesh, self._layout = mesh, (-1, None, {})
 
     def mesh(self) -> DeviceMesh | None:
         """Return the mesh of the job, or None while its communicators are not known."""
@@ -288,18 +288,18 @@ class LiveTrace:
 
     def _sentences(self) -> Iterator[str]:
         job, comms = self._job()
-        now = time.monotonic() if self._ended_s is None else self._ended_s
+        time_s = time.monotonic() if self._ended_s is None else self._ended_s
         if not job:
-            waited = format_seconds(now - self._began_s)
+            waited = format_seconds(time_s - self._began_s)
             yield f"No rank has written a call for {waited}. The plugin writes only with a dump interval."
             return
         latest = max(process.last_s for process in job)
         for process in self._silent:
             ranks = f"R{format_ranks(process.ranks)[1:]} {'is' if len(process.ranks) == 1 else 'are'}"
-            since = format_seconds(max(now - process.last_s, 0.0))
+            since = format_seconds(max(time_s - process.last_s, 0.0))
             yield f"{ranks} lost: {process.file} has not grown for {since}, while others of its groups went on."
-        if now - latest > _STOPPED * self.interval_s:
-            yield f"No rank has finished a call for {format_seconds(now - latest)}.{_behind(comms)}"
+        if time_s - latest > _STOPPED * self.interval_s:
+            yield f"No rank has finished a call for {format_seconds(time_s - latest)}.{_behind(comms)}"
         for axis, rank, lateness_us in self._late:
             text = f"rank {rank} is late now, by {format_time_us(lateness_us)} in the median."
             yield f"{axis}: {text}" if axis else f"R{text[1:]}"
@@ -308,9 +308,9 @@ class LiveTrace:
         world = max(process.world_size for process in job)
         if missing := missing_ranks(self.ranks, world):
             yield f"Only {format_ranks(self.ranks)} of {world:,} have written ({missing} missing)."
-        if self._wanted is not None:
-            if world < self._wanted.world_size:
-                yield f"The mesh has {self._wanted.world_size:,} ranks, but the largest communicator has {world:,}."
+        if self._job_mesh is not None:
+            if world < self._job_mesh.world_size:
+                yield f"The mesh has {self._job_mesh.world_size:,} ranks, but the largest communicator has {world:,}."
             axes = self._axes(comms)
             groups = [group for comm in comms if axes[comm.name] is None and (group := group_of(comm)).ranks]
             for group in [group for group in groups if len(group.ranks) > 1][:_MOST_GROUPS]:

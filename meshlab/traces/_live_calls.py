@@ -12,7 +12,7 @@ import numpy as np
 
 from meshlab.base._documents import parse_large_json
 from meshlab.base._errors import ParseError
-from meshlab.traces._inspector import InspectedCall, inspected_calls, read_calls
+from meshlab.traces._inspector import LoggedCall, inspected_calls, read_calls
 from meshlab.traces._matching import SYNCHRONISING
 from meshlab.traces._rank_trace import ProcessGroup, RankTrace
 from meshlab.traces._tables import MOSTLY
@@ -138,7 +138,7 @@ class LiveCalls:
             process.gap_us = gap
         process.dumped_us = dumped_us
 
-    def _add(self, call: InspectedCall, process: Process, *, is_copy: bool) -> bool:
+    def _add(self, call: LoggedCall, process: Process, *, is_copy: bool) -> bool:
         """Add a call to its communicator. Return False if it is known."""
         position, n_ranks, collective = call.position, call.n_ranks, call.collective
         if position is None or n_ranks is None:
