@@ -26,8 +26,11 @@ from meshlab.traces._rank_trace import (
     size_in_bytes,
 )
 
-_KINDS = (("coll_perf", "coll"), ("p2p_perf", "p2p"))
-"""The objects that describe a call, and the prefix of their fields. Messages exist since NCCL 2.30."""
+_KINDS = tuple(
+    (f"{prefix}_perf", prefix, f"{prefix}_exec_time_us", f"{prefix}_msg_size_bytes", f"{prefix}_sn")
+    for prefix in ("coll", "p2p")
+)
+"""The objects that describe a call, and their fields. Messages exist since NCCL 2.30."""
 
 _LONGEST_US = 1e15
 
@@ -51,7 +54,7 @@ class LoggedCall(NamedTuple):
 
 def is_inspected(document: object) -> bool:
     """Return whether the object of a line is a call that Inspector recorded."""
-    return isinstance(document, dict) and "header" in document and any(key in document for key, _ in _KINDS)
+    return isinstance(document, dict) and "header" in document and any(key in document for key, *_ in _KINDS)
 
 
 def inspected_calls(document: Any) -> list[LoggedCall]:
@@ -60,15 +63,15 @@ def inspected_calls(document: Any) -> list[LoggedCall]:
         return []
     calls = []
     metadata = mapping_or_empty(document.get("metadata"))
-    for key, prefix in _KINDS:
+    for key, name_key, time_key, size_key, number_key in _KINDS:
         call = document.get(key)
         if not isinstance(call, dict):
             continue
         comm, host, pid, position, n_ranks = _place(
             header.get("id"), header.get("rank"), header.get("n_ranks"), metadata.get("hostname"), metadata.get("pid")
         )
-        collective = _collective(str(call.get(prefix) or ""))
-        time, name = call.get(f"{prefix}_exec_time_us"), header.get("comm_name")
+        collective = _collective(str(call.get(name_key) or ""))
+        time, name = call.get(time_key), header.get("comm_name")
         dumped = whole_or_none(metadata.get("dump_timestamp_us"))
         peers = (-1, -1)
         if collective in MESSAGES and position is not None:
@@ -84,9 +87,9 @@ def inspected_calls(document: Any) -> list[LoggedCall]:
                 position,
                 n_ranks,
                 collective,
-                _size(collective, whole_or_none(call.get(f"{prefix}_msg_size_bytes")), n_ranks),
+                _size(collective, whole_or_none(call.get(size_key)), n_ranks),
                 float(time) if isinstance(time, (int, float)) and 0 < time < _LONGEST_US else np.nan,
-                sequence_number(call.get(f"{prefix}_sn")),
+                sequence_number(call.get(number_key)),
                 float(dumped) if dumped is not None and 0 <= dumped < LATEST_US else np.nan,
                 peers,
             )

@@ -20,9 +20,25 @@ def line(rank: int, number: int, duration: float, axis: str = "tp", *, dumped_us
         "comm_name": "unknown" if axis == "world" else f"mesh_{axis}",
         "rank": group.index(rank),
         "n_ranks": len(group),
+        "nnodes": 1,
     }
-    metadata = {"hostname": f"node{rank // 2}", "pid": 100 * job + rank, "dump_timestamp_us": dumped_us or number + 1}
-    call = {"coll": "AllReduce", "coll_sn": number, "coll_msg_size_bytes": SIZE, "coll_exec_time_us": duration}
+    metadata = {
+        "inspector_output_format_version": "v4.0",
+        "git_rev": "unknown",
+        "rec_mechanism": "nccl_profiler_interface",
+        "dump_timestamp_us": dumped_us or number + 1,
+        "hostname": f"node{rank // 2}",
+        "pid": 100 * job + rank,
+    }
+    call = {
+        "coll": "AllReduce",
+        "coll_sn": number,
+        "coll_msg_size_bytes": SIZE,
+        "coll_exec_time_us": duration,
+        "coll_timing_source": "kernel_gpu",
+        "coll_algobw_gbs": SIZE / duration / 1e3,
+        "coll_busbw_gbs": SIZE / duration / 1e3,
+    }
     return json.dumps({"header": header, "metadata": metadata, "coll_perf": call})
 
 
