@@ -343,22 +343,22 @@ class LiveTrace:
         return f"<LiveTrace: {self.title}>"
 
     def __str__(self) -> str:
-        lines = [self.title, ""]
-        if self.error is None and self.n_calls:
-            header, *rows = axis_rows(self.by_axis())
-            lines += [markup.text_table([header, *rows], right=range(1, len(header))), ""]
-        return "\n".join([*lines, *self.sentences()])
+        with self._lock:  # the table and the sentences are of one moment
+            lines = [self.title, ""]
+            if self.error is None and self.n_calls:
+                header, *rows = axis_rows(self.by_axis())
+                lines += [markup.text_table([header, *rows], right=range(1, len(header))), ""]
+            return "\n".join([*lines, *self.sentences()])
 
     def html(self) -> str:
         """Return the sentences and the table as markup. Sentences about ranks that are lost or late are bold."""
-        lines = (markup.escape(line) for line in self.sentences())
-        text = "".join(
-            f"<p><strong>{line}</strong></p>" if _URGENT.search(line) else f"<p>{line}</p>" for line in lines
-        )
-        if self.error is not None or not self.n_calls:
-            return text
-        header, *rows = axis_rows(self.by_axis())
-        return text + markup.table(header, rows, right=range(1, len(header)))
+        with self._lock:
+            sentences = map(markup.escape, self.sentences())
+            text = "".join(f"<p><strong>{s}</strong></p>" if _URGENT.search(s) else f"<p>{s}</p>" for s in sentences)
+            if self.error is not None or not self.n_calls:
+                return text
+            header, *rows = axis_rows(self.by_axis())
+            return text + markup.table(header, rows, right=range(1, len(header)))
 
     def _repr_html_(self) -> str:
         return markup.card("Live trace", self.title, self.html())
