@@ -25,6 +25,7 @@ _OLDEST = (2, 6)
 _INSTALL = "run pip install '.[gloo]' in meshlab's folder"
 _UPGRADE = f"run pip install --upgrade 'torch>={_OLDEST[0]}.{_OLDEST[1]}'"
 _LOOPBACK = "127."
+_RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # of the calls on GPUs, and of all others
 
 
 def check_installed() -> None:
@@ -194,7 +195,7 @@ class TorchWorld:
     def position(self) -> TorchCall | None:
         """Return the call in which this rank is, or its last one. None if torch records no calls. For any thread."""
         entries = _recorded_calls()
-        active = [entry for entry in entries if not entry.get("retired", True)]
+        active = [entry for entry in entries if _is_pending(entry)]
         if not entries:
             return None
         entry = active[0] if active else entries[-1]
@@ -284,18 +285,26 @@ def call_counts() -> dict[str, int]:
 
 
 def _recorded_calls() -> list[Mapping[str, Any]]:
-    """Return the calls in torch's flight recorder, oldest first. Empty if it has none, or cannot write JSON."""
+    """Return the calls in torch's flight recorders, oldest first. Empty if it has none, or cannot write JSON."""
     library = load_torch().torch._C._distributed_c10d
-    dump = getattr(library, "_dump_fr_trace_json", None) or getattr(library, "_dump_nccl_trace_json", None)
-    if dump is None:
-        return []
-    try:
-        entries = objects_in(mapping_or_empty(parse_json(bytes(dump(True, False)).decode())).get("entries"))
-    except (ParseError, RuntimeError):
-        return []
+    entries: list[Mapping[str, Any]] = []
+    for name in _RECORDERS:
+        dump = getattr(library, name, None)
+        with suppress(ParseError, RuntimeError):
+            if dump is not None:
+                document = mapping_or_empty(parse_json(bytes(dump(True, False)).decode()))
+                entries += objects_in(document.get("entries"))
     # meshlab's own communicators of the same library are recorded too, without a name.
     names = {str(group.group_name) for group in list(load_torch().c10d._world.pg_map)}
-    return [entry for entry in entries if _group_of(entry)[0] in names]
+    return sorted(
+        (entry for entry in entries if _group_of(entry)[0] in names),
+        key=lambda entry: int(entry.get("time_created_ns") or 0),
+    )
+
+
+def _is_pending(entry: Mapping[str, Any]) -> bool:
+    """Return whether a recorded call has not ended. Gloo records no states, and NCCL retires calls with a delay."""
+    return not entry.get("retired", True) and entry.get("state") != "completed"
 
 
 def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
@@ -305,7 +314,7 @@ def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _has_pending() -> bool:
-    return any(not entry.get("retired", True) for entry in _recorded_calls())
+    return any(map(_is_pending, _recorded_calls()))
 
 
 def _loopback_interface() -> str | None:
