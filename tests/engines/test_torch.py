@@ -366,8 +366,8 @@ def pending(comm: Any) -> None:
 
 def test_a_typo_keeps_what_is_on_the_ranks_and_an_open_call_does_not(engines: ml.Engines) -> None:
     cells = engines.client[:]
-    cells.execute("before = torch_mesh", block=True)
-    for function, is_same in ((mistyped, True), (pending, False)):
+    for function, is_same in ((mistyped, True), (pending, False), (mistyped, True)):
+        cells.execute("before = torch_mesh", block=True)
         with pytest.raises(EngineError, match="rank 0 failed while running"):
             engines.run(function, MESH)
         cells.execute("is_same = before is torch_mesh", block=True)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from meshlab.base._backends import BACKENDS
@@ -70,6 +72,7 @@ class TorchWorld:
         self._store, self._interface = find_store(rendezvous)
         self._prefix = ""
         self._n_opened = 0
+        self._opened_ns = 0  # calls that are recorded before belong to groups of the same names that are gone
         self._sources: dict[str, DeviceMesh] = {}
         self.meshes: dict[str, Any] = {}
         """The device meshes of torch."""
@@ -113,6 +116,7 @@ class TorchWorld:
     def _open(self) -> None:
         torch, distributed, _ = load_torch()
         self._n_opened += 1
+        self._opened_ns = time.time_ns()
         try:
             distributed.init_process_group(
                 distributed.Backend.default_device_backend_map[self.device],
@@ -175,11 +179,9 @@ class TorchWorld:
         torch_mesh = self.meshes.pop(fingerprint, None)
         if torch_mesh is None or not self.is_open:
             return
-        remaining = {id(group) for other in self.meshes.values() for group in _groups_of(other)} | {
-            id(distributed.group.WORLD)
-        }
+        others = {group.group_name for other in self.meshes.values() for group in _groups_of(other)}
         for group in _groups_of(torch_mesh):
-            if id(group) not in remaining:
+            if group.group_name not in {*others, distributed.group.WORLD.group_name}:
                 self._labels.pop(group.group_name, None)
                 distributed.destroy_process_group(group)
 
@@ -194,7 +196,7 @@ class TorchWorld:
 
     def position(self) -> TorchCall | None:
         """Return the call in which this rank is, or its last one. None if torch records no calls. For any thread."""
-        entries = _recorded_calls()
+        entries = self._recorded_calls()
         active = [entry for entry in entries if _is_pending(entry)]
         if not entries:
             return None
@@ -204,6 +206,24 @@ class TorchWorld:
         number = 0 if entry.get("is_p2p") else int(entry.get("collective_seq_id") or 0) - self._counts.get(name, 0)
         call = str(entry.get("profiling_name", "")).rpartition(":")[2].partition(" ")[0]
         return TorchCall(label, call or "a call", max(0, number), bool(active))
+
+    def _recorded_calls(self) -> list[Mapping[str, Any]]:
+        """Return the calls in torch's flight recorders, oldest first. Empty if it has none, or cannot write JSON."""
+        library = load_torch().torch._C._distributed_c10d
+        # meshlab's own communicators of the same library are recorded too, without a name.
+        names = {str(group.group_name) for group in list(load_torch().c10d._world.pg_map)}
+        calls: list[tuple[int, Mapping[str, Any]]] = []
+        for name in _RECORDERS:
+            dump = getattr(library, name, None)
+            with suppress(ParseError, RuntimeError):
+                document = {} if dump is None else mapping_or_empty(parse_json(bytes(dump(True, False)).decode()))
+                entries = objects_in(document.get("entries"))
+                calls += [(int(entry.get("time_created_ns") or 0), entry) for entry in entries]
+        calls.sort(key=itemgetter(0))
+        return [entry for time_ns, entry in calls if time_ns >= self._opened_ns and _group_of(entry)[0] in names]
+
+    def _has_pending(self) -> bool:
+        return any(map(_is_pending, self._recorded_calls()))
 
     def local(self, backend: Backend) -> AbstractContextManager[object]:
         """Return a context in which work of torch is in the stream of a backend on the GPU."""
@@ -215,11 +235,11 @@ class TorchWorld:
 
     def is_clean(self) -> bool:
         """Whether this rank has issued no call in the current task, so that its groups are in step with other ranks."""
-        return self.is_open and not _has_pending() and call_counts() == self._counts
+        return self.is_open and not self._has_pending() and call_counts() == self._counts
 
     def close(self) -> None:
         """Close all groups. Collective, unless a call of them is pending: then it does not wait for other ranks."""
-        self._end(is_abort=_has_pending())
+        self._end(is_abort=self._has_pending())
 
     def abort(self) -> None:
         """End all groups without waiting for other ranks."""
@@ -284,24 +304,6 @@ def call_counts() -> dict[str, int]:
     return counts
 
 
-def _recorded_calls() -> list[Mapping[str, Any]]:
-    """Return the calls in torch's flight recorders, oldest first. Empty if it has none, or cannot write JSON."""
-    library = load_torch().torch._C._distributed_c10d
-    entries: list[Mapping[str, Any]] = []
-    for name in _RECORDERS:
-        dump = getattr(library, name, None)
-        with suppress(ParseError, RuntimeError):
-            if dump is not None:
-                document = mapping_or_empty(parse_json(bytes(dump(True, False)).decode()))
-                entries += objects_in(document.get("entries"))
-    # meshlab's own communicators of the same library are recorded too, without a name.
-    names = {str(group.group_name) for group in list(load_torch().c10d._world.pg_map)}
-    return sorted(
-        (entry for entry in entries if _group_of(entry)[0] in names),
-        key=lambda entry: int(entry.get("time_created_ns") or 0),
-    )
-
-
 def _is_pending(entry: Mapping[str, Any]) -> bool:
     """Return whether a recorded call has not ended. Gloo records no states, and NCCL retires calls with a delay."""
     return not entry.get("retired", True) and entry.get("state") != "completed"
@@ -311,10 +313,6 @@ def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
     """Return the name and the description of the group of a recorded call."""
     name, description, *_ = (*map(str, entry.get("process_group") or ()), "", "")
     return name, description
-
-
-def _has_pending() -> bool:
-    return any(map(_is_pending, _recorded_calls()))
 
 
 def _loopback_interface() -> str | None:
