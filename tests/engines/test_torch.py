@@ -76,6 +76,7 @@ class OldTorch:
 
 def test_an_old_torch_is_named_with_the_version_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_world, "check_installed", lambda: None)
+    monkeypatch.setattr(torch_world, "_RECORDED", {})
     monkeypatch.setattr(torch_world, "load_torch", lambda: Torch(OldTorch, None, None))
     with pytest.raises(CommunicatorError, match=r"torch 2\.4\.1\+cpu is too old .* needs 2\.6; run pip install --upg"):
         torch_world.load(on_gpu=False)

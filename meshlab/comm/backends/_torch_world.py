@@ -27,6 +27,7 @@ _OLDEST = (2, 6)
 _INSTALL = "run pip install '.[gloo]' in meshlab's folder"
 _UPGRADE = f"run pip install --upgrade 'torch>={_OLDEST[0]}.{_OLDEST[1]}'"
 _LOOPBACK = "127."
+_RECORDED = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}  # calls, and the former name
 _RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # of the calls on GPUs, and of all others
 
 
@@ -39,6 +40,8 @@ def check_installed() -> None:
 def load(on_gpu: bool) -> str:
     """Import torch, and return its version. Raise a `CommunicatorError` if it cannot open its groups on this rank."""
     check_installed()
+    for name, value in _RECORDED.items():  # the default of newer versions, before the first group reads it
+        os.environ.setdefault(name, value)
     torch, distributed, _ = load_torch()
     version = str(torch.__version__)
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
