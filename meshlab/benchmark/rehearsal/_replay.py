@@ -61,11 +61,9 @@ def replay(
 ) -> Replay:
     """Make the collectives of a trace again: the same calls, sizes and order, on the ranks of the engines.
 
-    Each rank makes the calls of its groups in the order of the trace. Calls of several axes run at the same time if
-    they did so in the trace. The transfer of each call is compared with that of the trace, and calls that were slow in
-    the trace are named. Other options, and other engines, make the same calls in turns with the default.
-
-    All results are checked once before that. Waits until everything is measured.
+    Calls of several axes run at the same time if they did so in the trace. The transfer of each call is compared with
+    that of the trace, and calls that were slow in the trace are named. Other options, and other engines, make the same
+    calls in turns with the default. All results are checked once before that. Waits until everything is measured.
 
     Parameters
     ----------
@@ -76,11 +74,10 @@ def replay(
     mesh : DeviceMesh or str, optional
         The mesh of the job. By default that of its process groups, `Trace.mesh`.
     gaps : bool, default False
-        Whether to also replay the step with the time between the calls, as waits of the same length on each rank. A
-        third step has the mean gap of all ranks instead, so that no rank is late. The difference is the cost of late
-        ranks.
+        Whether to also replay the step with the time between the calls, as waits on each rank, and with the mean time
+        of all ranks. The difference of the two is the cost of late ranks.
     step : int, optional
-        The step of the profiler to replay. By default all calls of the trace.
+        The step of the profiler to replay. By default all.
     size_scale : float or "auto", default "auto"
         Size of the messages relative to the trace. ``"auto"`` is 1, unless the messages exceed the memory.
     against : mapping of str to mapping, Tuning or Engines, optional
@@ -91,8 +88,7 @@ def replay(
     progress : bool, optional
         Whether to draw a progress bar, by default as in `rehearse`.
     **options
-        Options of all calls to compare with the default, such as ``buffers="symmetric"``, see `Plan`. With several
-        values, each combination is measured.
+        Options of all calls to compare with the default, such as ``buffers="symmetric"``, see `Plan`.
 
     Returns
     -------
@@ -121,14 +117,7 @@ def replay(
     >>> replayed.frame()[["axis", "collective", "size_bytes", "calls", "n_wrong"]].values.tolist()[0]
     ['tp', 'all_reduce', 16777216, 8, 0]
     """
-    if not isinstance(engines, Engines):
-        raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
-    if not isinstance(trace, Trace):
-        raise BenchError(f"trace must be a Trace, not {type(trace).__name__}", hint="read one with ml.Trace.read()")
-    for name, value in (("size_scale", size_scale), ("budget_s", budget_s)):
-        is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        if not ((is_number and 0 < float(value) < np.inf) or (name == "size_scale" and value == "auto")):
-            raise BenchError(f"{name} must be a positive number, not {value!r}")
+    _check_arguments(engines, trace, size_scale, budget_s)
     calls = list_calls(trace, mesh, step)
     sides = [_Side("default", engines), *_sides(engines, calls, against or {}, options)]
     for side in sides:
@@ -138,6 +127,18 @@ def replay(
     with progress_bar(progress, unit="round", total=_ROUNDS + 1) as bar:
         session.run(bar)
     return session.result()
+
+
+def _check_arguments(engines: object, trace: object, size_scale: object, budget_s: object) -> None:
+    """Raise if an argument has the wrong type."""
+    if not isinstance(engines, Engines):
+        raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
+    if not isinstance(trace, Trace):
+        raise BenchError(f"trace must be a Trace, not {type(trace).__name__}", hint="read one with ml.Trace.read()")
+    for name, value in (("size_scale", size_scale), ("budget_s", budget_s)):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not ((is_number and 0 < value < np.inf) or (name == "size_scale" and value == "auto")):  # type: ignore[operator]
+            raise BenchError(f"{name} must be a positive number, not {value!r}")
 
 
 @dataclass(frozen=True)
