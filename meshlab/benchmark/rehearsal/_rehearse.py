@@ -48,7 +48,8 @@ from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._steps import Step
 from meshlab.prediction._call_prices import price
 from meshlab.prediction._compute_rates import ComputeRates
-from meshlab.prediction._job import Job, StepCall, check_calls
+from meshlab.prediction._job import Job
+from meshlab.prediction._step_call import StepCall, check_calls
 from meshlab.prediction._step_time import mean_tflops
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
@@ -159,7 +160,7 @@ def rehearse(
     Examples
     --------
     >>> import meshlab as ml
-    >>> from meshlab.prediction._job import Job, StepCall
+    >>> from meshlab.prediction import StepCall
     >>> step = [
     ...     StepCall(("tp",), "all_reduce", 4096, "float32", "activations", "forward", 0, 2, 1, 4e8, "nothing", 0.0),
     ...     StepCall(("dp",), "all_reduce", 8192, "float32", "gradients", "backward", 1, 2, 1, 8e8, "pass", 8e8),
