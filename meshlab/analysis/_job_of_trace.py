@@ -144,8 +144,9 @@ def _dtype(calls: Sequence[RecordedCall]) -> str | None:
     """Return the floating-point type of most bytes of some calls, None if the trace does not contain it."""
     n_bytes: Counter[str] = Counter()
     for call in calls:
-        if call.kind.dtype in DTYPES and "float" in call.kind.dtype:
-            n_bytes[call.kind.dtype] += call.kind.size_bytes
+        name = call.kind.dtype or ""
+        if name in DTYPES and "float" in name:
+            n_bytes[name] += call.kind.size_bytes
     return n_bytes.most_common(1)[0][0] if n_bytes else None
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from meshlab.analysis.tuning._tuning import Tuning
-from meshlab.base._backends import GPU_BACKENDS
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
@@ -451,13 +451,21 @@ class _Session(StepSession):
             size_scale=self._size_scale,
             like=dict(self._like),
             error_us=float(np.nan_to_num(self._trace.error_us)),
-            is_on_gpus=(_is_on_gpus(self._trace), engines.backend in GPU_BACKENDS),
+            places=_places(self._trace, engines.backend),
             overlaps=default.order.overlaps,
         )
 
 
-def _is_on_gpus(trace: Trace) -> bool:
-    return not any(rank.is_cpu for rank in trace.job.ranks)
+def _places(trace: Trace, backend: str) -> tuple[str, str]:
+    """Return where the calls of the trace and those of the replay ran, in words."""
+    here = "GPUs" if backend in GPU_BACKENDS else f"{backend} on CPUs"
+    if not any(rank.is_cpu for rank in trace.job.ranks):
+        return "GPUs", here
+    names = " ".join(group.backend for group in trace.job.groups)
+    recorded = backend if backend in names else next((name for name in BACKENDS if name in names), "")
+    if not recorded:  # the file does not contain it
+        return "CPUs" if backend in GPU_BACKENDS else here, here
+    return f"{recorded} on CPUs", here
 
 
 def _transfers(calls: CallList, spans: Any) -> Any:

@@ -94,8 +94,8 @@ class Replay:
         The element types that the backend lacks, and those of the same size that replaced them.
     error_us : float
         The error of a wait in the trace, in µs.
-    is_on_gpus : (bool, bool)
-        Whether the trace and the replay are of GPUs.
+    places : (str, str)
+        Where the calls of the trace and those of the replay ran: ``"GPUs"``, or ``"gloo on CPUs"``.
     overlaps : bool
         Whether calls of different axes could run at the same time.
 
@@ -118,7 +118,7 @@ class Replay:
     size_scale: float
     like: Mapping[str, str]
     error_us: float
-    is_on_gpus: tuple[bool, bool]
+    places: tuple[str, str]
     overlaps: bool
 
     # -- arrays over the calls -----------------------------------------------------------------------------------------
@@ -337,9 +337,8 @@ class Replay:
         """The reason why the times of the trace and of the replay cannot be compared. Empty if they can."""
         if self.sharing:
             return self.sharing
-        if self.is_on_gpus[0] != self.is_on_gpus[1]:
-            places = ["GPUs" if is_on_gpus else "CPUs" for is_on_gpus in self.is_on_gpus]
-            return f"the trace is of {places[0]}, and the replay of {places[1]}"
+        if self.places[0] != self.places[1]:
+            return f"the trace is of {self.places[0]}, and the replay of {self.places[1]}"
         if self.size_scale != 1:
             return f"the messages of the replay are {fraction(self.size_scale)} of those of the trace"
         if not np.isfinite(self._then).any():

@@ -299,7 +299,7 @@ def replayed_of(trace: ml.Trace, *factors: float, where: str = "2 × H200 · NCC
     values: dict[str, Any] = {
         "call_list": calls, "sides": sides, "sizes": {kind: kind.size_bytes for kind in calls.kinds}, "n_wrong": {},
         "where": where, "backend": "nccl", "sharing": "", "size_scale": 1.0, "like": {}, "error_us": trace.error_us,
-        "is_on_gpus": (True, True), "overlaps": True,
+        "places": ("GPUs", "GPUs"), "overlaps": True,
     }  # fmt: skip
     return Replay(**(values | changes))
 
@@ -352,7 +352,7 @@ def test_an_option_shows_what_the_step_would_gain() -> None:
     ("changes", "text"),
     [
         ({"sharing": "4 ranks share 2 cores"}, "4 ranks share 2 cores"),
-        ({"is_on_gpus": (True, False)}, "the trace is of GPUs, and the replay of CPUs"),
+        ({"places": ("gloo on CPUs", "mpi on CPUs")}, "the trace is of gloo on CPUs, and the replay of mpi on CPUs"),
         ({"size_scale": 0.25}, "the messages of the replay are 1/4 of those of the trace"),
     ],
 )
