@@ -42,6 +42,8 @@ targets |= {
     "Rehearsal._figure_html": "_implementations:rehearsal_figure",
     "Replay.plot": "_implementations:plot_replay",
     "Replay._figure_html": "_implementations:replay_figure",
+    # A profile of a function on the ranks
+    "Engines.profile": "benchmark._profile:profile_function",
     # The live view of a run
     "Run._new_view": "widgets._live:LiveView",
     "Run._ipython_display_": "widgets._live:show",

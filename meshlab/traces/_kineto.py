@@ -21,6 +21,7 @@ from meshlab.traces._rank_trace import (
     MESSAGES,
     NO_INTERVALS,
     PROFILE,
+    SENDS,
     UNEVEN,
     CallRows,
     OtherKernels,
@@ -260,6 +261,7 @@ class _Reader:
             facts = self._facts(_HostCall(item, {}, item.start))
             if len(groups) == 1:
                 facts["group"] = groups[0]
+                facts["peers"] = self._pair(facts["collective"], self.groups[groups[0]].ranks)
                 facts["size_bytes"], _, _ = _size_of_dims(
                     facts["collective"], item.arguments, self.groups[groups[0]].n_ranks
                 )
@@ -338,6 +340,13 @@ class _Reader:
         if all(position < len(ranks) for position in pair):  # positions in the group
             return ranks[pair[0]], ranks[pair[1]]
         return (-1, -1) if group >= 0 else pair
+
+    def _pair(self, collective: str | None, ranks: Sequence[int]) -> tuple[int, int]:
+        """Return the sender and the receiver of a message between this rank and the only other one of its group."""
+        if collective not in MESSAGES or len(ranks) != 2 or self.rank not in ranks:
+            return -1, -1
+        own, other = (int(rank) for rank in sorted(ranks, key=self.rank.__ne__))
+        return (own, other) if collective in SENDS else (other, own)
 
     def _step(self, time: float) -> int:
         """Return the number of the profiler's step at a time of the host, -1 outside all of them."""

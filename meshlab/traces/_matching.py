@@ -211,6 +211,9 @@ def _labels(job: JoinedRanks, names: _Names) -> Integers:
     kind = _codes(np.array([kinds.get(name, name) for name in names.names], dtype=object))[names.codes]
     # The ranks of such a call may have different sizes.
     size = np.where(names.are_in({*UNEVEN, *UNEVEN.values()}), np.nan, job.columns["size_bytes"])
+    is_message = names.are_in(MESSAGES)
+    if np.isnan(size[is_message]).any():  # the receives of Gloo
+        size = np.where(is_message, np.nan, size)
     return kind * (1 << 20) + _codes(np.nan_to_num(size, nan=-1.0))
 
 

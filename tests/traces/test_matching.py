@@ -300,6 +300,27 @@ def test_the_groups_of_gloo_follow_from_threads_and_times(tmp_path: Path) -> Non
     assert tp["late_rank"] == 0
 
 
+def test_messages_of_gloo_between_two_ranks_have_a_sender_and_a_receiver(tmp_path: Path) -> None:
+    """Their events name neither the peer nor, for a receive, the size."""
+    documents = []
+    for rank in range(2):
+        groups = [group_of("1", "mesh_pp", range(2)) | {"backend_config": "cpu:gloo"}]
+        sent, received = ("gloo:send", "gloo:recv") if rank == 0 else ("gloo:recv", "gloo:send")
+        events = [
+            event("user_annotation", name, time + 30.0 * (name == "gloo:send"), 100.0, 40)
+            for name, time in ((sent, 1000.0), (received, 2000.0), (sent, 3000.0))
+        ]
+        for item in events:
+            if item["name"] == "gloo:send":
+                item["args"] |= {"Input Dims": [[256]], "Input type": ["float"]}
+        documents.append(document(events, rank, 2, groups))
+    frame = read(tmp_path, documents).frame()
+    assert frame.groupby("call")["collective"].agg(sorted).map(tuple).tolist() == [("recv", "send")] * 3
+    waits = frame[frame["collective"].eq("recv")].set_index("call")
+    assert waits["rank"].tolist() == [1, 0, 1]
+    assert waits["wait_us"].tolist() == pytest.approx([30.0] * 3, abs=1)
+
+
 def test_groups_of_gloo_that_several_choices_explain_are_unknown() -> None:
     documents = gloo_documents()
     for content in documents:
