@@ -42,6 +42,10 @@ from meshlab.traces._call_list import CallKind, CallList, dtype_of, list_calls
 from meshlab.traces._trace import Trace
 
 _ROUNDS, _REPETITIONS = 6, 5
+
+_ACTIVATIONS = frozenset({"tp", "cp", "ep", "pp"})
+"""The usual names of axes along which activations are gathered. FSDP2 and Megatron gather weights along others."""
+
 _SLOWEST_BYTES_PER_S = (20e6, 1e9)
 """Rates that are lower than those of any working backend on CPUs and on GPUs, for the deadline of the first round."""
 
@@ -313,6 +317,7 @@ class _Session(StepSession):
                     kind.axis,
                     self._calls.mesh[kind.axis].size,
                     int(kind.size_bytes * self._size_scale),
+                    in_place=_is_in_place(kind),
                 )
             )
             for kind in self._calls.kinds
@@ -454,6 +459,13 @@ class _Session(StepSession):
             places=_places(self._trace, engines.backend),
             overlaps=default.order.overlaps,
         )
+
+
+def _is_in_place(kind: CallKind) -> bool:
+    """Return whether frameworks make a call in place: they reduce so, and gather weights, but not activations."""
+    return kind.collective == "all_reduce" or (
+        kind.collective == "all_gather" and not _ACTIVATIONS & set(kind.axis.split("-"))
+    )
 
 
 def _places(trace: Trace, backend: str) -> tuple[str, str]:
