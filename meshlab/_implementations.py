@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 targets |= {
     "EngineError.explain": "diagnosis._explain:explain_error",
-    "EngineError._render_traceback_": "widgets._tracebacks:explained_traceback",
+    "MeshlabError._render_traceback_": "widgets._tracebacks:explained_traceback",
     # Plots
     "DeviceMesh.plot": "plots._cells:membership",
     "Cluster.plot": "plots._machine:topology",
@@ -36,6 +36,8 @@ targets |= {
     "Layouts.plot": "plots._step_times:step_times",
     "Visibility.plot": "plots._visibility:visibility",
     "Visibility._figure_html": "plots._visibility:figure_html",
+    "Traffic.plot": "plots._traffic:traffic",
+    "Traffic._figure_html": "plots._traffic:figure_html",
     "Trace.plot": "plots._traces:trace_figure",
     "Trace._figure_html": "plots._traces:figure_html",
     "Rehearsal.plot": "_implementations:plot_rehearsal",
@@ -68,6 +70,7 @@ targets |= {
     "Plan.estimate": "benchmark._estimate:estimate_plan",
     "RunData.spikes": "analysis._stragglers:find_spikes",
     "RunData.stragglers": "analysis._stragglers:find_stragglers",
+    "RunData.traffics": "analysis._concurrency:traffics",
     "RunData.contention": "analysis._concurrency:contention",
     "RunData.interference": "analysis._concurrency:interference",
     "RunData.pairs": "analysis._pairs:pair_table",
@@ -75,6 +78,8 @@ targets |= {
     "RunData.to_nccl_tests": "nccl_tests._writer:write",
     "RunData._bounded_table": "prediction._bounds:bounded_table",
     "RunData._calibration_from": "prediction._calibration:Calibration.from_document",
+    "Trace.follow": "traces._live:follow",
+    "Trace.published": "analysis._published:published_for",
     "Placement.loads": "prediction._axis_loads:loads",
     "Placement.describe": "prediction._axis_loads:describe",
 }

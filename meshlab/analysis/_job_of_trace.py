@@ -28,7 +28,7 @@ _NEEDED = ("layers", "hidden", "heads", "sequence", "global_batch")
 
 
 def job_from_trace(
-    trace: Trace, mesh: MeshLike | None = None, *, model: str | None = None, steps: int | None = None, **fields: Any
+    trace: Trace, mesh: MeshLike | None = None, *, model: str | None = None, steps: int = 0, **fields: Any
 ) -> Job:
     """Return the job of a trace, see `Job.from_trace`."""
     calls = list_calls(trace, mesh)
@@ -71,12 +71,12 @@ def _is_foreign(name: str, size: int) -> bool:
     return size > 1 and name not in JOB_AXES
 
 
-def _number_of_steps(calls: CallList, steps: int | None) -> int | None:
+def _number_of_steps(calls: CallList, steps: int) -> int | None:
     """Return the number of steps in the trace, None if it is unknown."""
-    if steps is not None:
-        number = as_integer(steps)
-        if number is None or number < 1:
-            raise MeshError(f"steps must be an integer of at least 1, not {steps!r}")
+    number = as_integer(steps)
+    if number is None or number < 0:
+        raise MeshError(f"steps must be an integer of at least 0, not {steps!r}")
+    if number:
         return number
     return calls.n_steps if any(call.step is not None for call in calls.calls) else None
 

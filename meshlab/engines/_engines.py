@@ -22,15 +22,14 @@ from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.comm._compositions import with_compositions
 from meshlab.comm._worlds import beside_module
-from meshlab.engines._checks import check_mesh_backends, check_mesh_size, check_packages_of, verify_mesh
+from meshlab.engines._checks import check_fit_of, check_mesh_backends, check_mesh_size, check_packages_of, verify_mesh
 from meshlab.engines._guard import guarded
 from meshlab.engines._lease import Lease, raise_first_error
 from meshlab.engines._open_groups import OpenGroups
 from meshlab.engines._rank_hosts import n_hosts, place_label, ranks_label
-from meshlab.engines._rounds import RankInfo, RankSet, Reply, Round, without_banner
+from meshlab.engines._rounds import RankInfo, RankSet, Round, frame_of, without_banner
 from meshlab.engines._torch import TorchMesh, check_expressible
 from meshlab.mesh._axes import WORLD
-from meshlab.mesh._groups import Groups
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.placement._straddling import Straddle, find_straddle
 from meshlab.topology.readers._hosts import probe
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 
 _MOST_LIBRARY_LOG = 1 << 18  # characters per rank, for the explanation of an error
 
+_NEXT = {"ready": ".verify(mesh), ml.bench(engines, mesh), .close()", "broken": ".restart()", "closed": "ml.launch(n)"}
 _END_S = 3.0  # maximum time that a cancelled run gets to record its outcome when its engines are closed
 
 
@@ -69,7 +69,7 @@ class Engines:
     >>> with ml.launch(2, backend="threads") as engines:
     ...     engines
     ...     sums = engines.run(lambda comm: comm.all_reduce(comm.xp.ones(1)).item())
-    <Engines: 2 ranks · threads in this process, ready>
+    <Engines: 2 ranks · threads in this process, ready; next: .verify(mesh), ml.bench(engines, mesh), .close()>
     >>> sums["value"].tolist()
     [2.0, 2.0]
     >>> engines.state
@@ -223,7 +223,7 @@ class Engines:
         return "\n".join(part for part in parts if part)
 
     def __repr__(self) -> str:
-        return f"<Engines: {self.where}, {self.state}>"
+        return f"<Engines: {self.where}, {self.state}; next: {_NEXT.get(self.state, '.status()')}>"
 
     def _repr_html_(self) -> str:
         frame = self.status()
@@ -299,7 +299,7 @@ class Engines:
             replies = lease.round(function, mesh, axis, arguments, deadline_s=deadline_s).run()
         if check:
             raise_first_error(replies, task, self.ranks, hint="pass check=False for the values and errors of all ranks")
-        return _frame_of(replies, (mesh or DeviceMesh(all_ranks=self.world_size))[axis])
+        return frame_of(replies, (mesh or DeviceMesh(all_ranks=self.world_size))[axis])
 
     def verify(self, mesh: MeshLike) -> pd.DataFrame:
         """Check that all ranks agree on the mesh and that every group has exactly the expected members.
@@ -594,6 +594,36 @@ class Engines:
         ...     engines.run(lambda comm: comm.rank)["value"].tolist()
         [0, 1]
         """
+        if hosts not in ("all", "left"):
+            raise EngineError(f"unknown hosts {hosts!r}", hint="choose 'all' or 'left'")
+        dropped = self._restart(mesh, self._rank_set.leave_out_hosts if hosts == "left" else None)
+        if dropped:
+            verb = "does" if len(dropped) == 1 else "do"
+            ranks = f"{self.world_size} rank{'s' * (self.world_size != 1)}"
+            warnings.warn(f"{', '.join(dropped)} {verb} not answer, so the engines have {ranks}", stacklevel=2)
+
+    def shrink(self, *, mesh: MeshLike | None = None) -> tuple[str, ...]:
+        """Go on with the ranks that are left after a fault, and return the names of those that are lost.
+
+        NCCL's ranks survive the fault of another one, so only their communicators are new. They are numbered again, in
+        order, and later restarts use them alone. For ``launch(hosts=…)`` this is ``restart(hosts="left")``.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh or str, optional
+            A mesh that the ranks that are left must fit, such as ``"dp=-1, tp=2"``. If it does not, nothing changes.
+
+        Raises
+        ------
+        EngineError, MeshError
+            As `restart`, and if no ranks are left, as with MPI and Gloo, whose ranks end together.
+        """
+        return tuple(self._restart(mesh, self._rank_set.leave_out_ranks))
+
+    def _restart(
+        self, mesh: MeshLike | None, leave_out: Callable[[Callable[[int], None]], Sequence[str]] | None
+    ) -> Sequence[str]:
+        """Start new ranks for those that are gone, or leave them out. Return what was left out."""
         if self._is_closed():
             raise _closed_error()
         if self._rank_set.is_attached:
@@ -601,20 +631,15 @@ class Engines:
                 "cannot restart engines that another process started",
                 hint="restart them there, and call attach() again",
             )
-        if hosts not in ("all", "left"):
-            raise EngineError(f"unknown hosts {hosts!r}", hint="choose 'all' or 'left'")
         self._acquire(Lease(self, "a restart"), hint="cancel it first")
         try:
-            check_size = partial(_check_size, mesh)
-            dropped = self._rank_set.leave_out_hosts(check_size) if hosts == "left" else ()
+            check_size = partial(check_fit_of, mesh)
+            dropped = () if leave_out is None else leave_out(check_size)
             check_size(self.world_size)
             self._replace_ranks("they are being restarted")
         finally:
             self._release()
-        if dropped:
-            verb = "does" if len(dropped) == 1 else "do"
-            ranks = f"{self.world_size} rank{'s' * (self.world_size != 1)}"
-            warnings.warn(f"{', '.join(dropped)} {verb} not answer, so the engines have {ranks}", stacklevel=2)
+        return dropped
 
     def close(self, *, cancel: bool = False) -> None:
         """Stop the ranks and clean up, within 10 seconds. A second call has no effect.
@@ -759,28 +784,6 @@ class Engines:
         return Round(
             self._rank_set, self.ranks, partial(guarded, self), ranks, method, arguments, task, deadline_s, **groups
         )
-
-
-def _frame_of(replies: Sequence[Reply], groups: Groups) -> pd.DataFrame:
-    """Return the result of `Engines.run`."""
-    import pandas as pd
-
-    names = groups.names
-    frame = pd.DataFrame(
-        {
-            "rank": [reply.rank for reply in replies],
-            "group": [names[groups.color[reply.rank]] for reply in replies],
-            "value": pd.Series([reply.value for reply in replies], dtype=object),
-            "error": pd.Series([reply.error for reply in replies], dtype="string"),
-        }
-    )
-    frame.attrs["tracebacks"] = {reply.rank: reply.trace for reply in replies if reply.error is not None}
-    return frame
-
-
-def _check_size(mesh: MeshLike | None, n: int) -> None:
-    if mesh is not None:
-        check_mesh_size(as_mesh(mesh, fill=n), n)
 
 
 def _new_name() -> str:

@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from meshlab.base._backends import BACKENDS, PROCESS_BACKENDS, choice_text
 from meshlab.base._errors import EngineError
 from meshlab.base._version import __version__
@@ -263,6 +261,8 @@ class Worker:
 
     def status(self) -> dict[str, Any]:
         """Return the collectives entered, the number of communicators, and the memory of the process in bytes."""
+        import psutil
+
         return {
             "calls": self._positions.calls,
             "communicators": len(self._communicators),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from meshlab.base._collectives import COUNTED
 from meshlab.base._errors import BenchError, did_you_mean, printable
 from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
@@ -19,6 +20,7 @@ from meshlab.comm._elements import ReduceOp, find_dtype, find_op
 from meshlab.comm._validate import check_config
 from meshlab.mesh._axes import as_integer, short
 from meshlab.mesh._mesh import MeshLike, as_mesh
+from meshlab.mesh._traffic import Traffic, as_traffics
 from meshlab.plans._arguments import DEFAULTS, PlanArguments, check_arguments, takes_plan_arguments
 from meshlab.plans._functions import name_of
 from meshlab.plans._options import CALL_OPTIONS, CONFIGURED, OPTIONS, PlannedOptions, option_value, repr_with_options
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 
     from meshlab.benchmark._estimate import Estimate
     from meshlab.traces._trace import Trace
+
+
+_SEVERAL = tuple(name for name, option in CALL_OPTIONS.items() if option.takes_several and name != "traffic")
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -104,6 +109,11 @@ class Plan(PlannedOptions):
         Number of calls that are issued together as one group, each with its own buffers, as with ``-m`` of nccl-tests.
         NCCL starts them with one kernel. MPI and threads start all of them and then wait for all. The time is that of
         one call: the time of the group, divided by `n_aggregated`.
+    traffic : Traffic, str, path, numpy.ndarray or sequence of these, optional
+        Bytes between the ranks of ``"all_to_all_v"``: a `Traffic`, its text such as ``"zipf:1.2"``, or the file of a
+        matrix. Patterns are scaled so that a rank sends a size on average, and a matrix of bytes is measured once, as
+        it is. By default the chunks are equal. Several traffics take turns in blocks of batches, see
+        `meshlab.analysis.traffics`.
     sampling : {"default", "quick", "thorough"} or Sampling, optional
         Number of batches of each step, and when to stop. The names are described in `Sampling.named`.
     check : bool, default True
@@ -171,7 +181,8 @@ class Plan(PlannedOptions):
             "dtype": tuple(find_dtype(name).name for name in _several(choice["dtype"])),
             "op": tuple(str(find_op(name)) for name in _several(choice["op"])),
             **{name: _several(choice[name]) for name in ("mode", "in_place", "grouping")},
-            **{name: _several(choice[name]) for name, option in CALL_OPTIONS.items() if option.takes_several},
+            **{name: _several(choice[name]) for name in _SEVERAL},
+            "traffic": as_traffics(choice["traffic"]),
         }
         for name, several in values.items():
             if not several:
@@ -300,12 +311,28 @@ class Plan(PlannedOptions):
                 f"{' and '.join(options)} cannot be chosen for functions, which allocate and call what they need",
                 hint="use comm.empty(…, symmetric=True) and comm.configured() in the function",
             )
+        self._check_traffic(options, measured)
         chosen = [name for name in options if name in CONFIGURED]
         if chosen and not any(find_collective(name).is_configurable for name in measured):
             raise BenchError(
                 f"{' and '.join(chosen)} cannot be chosen for {', '.join(measured)}, which NCCL runs as messages",
                 hint="omit them, or measure a different collective",
             )
+
+    def _check_traffic(self, options: Sequence[str], measured: Sequence[str]) -> None:
+        names = (*measured, *(name for _, name in self.concurrent))
+        if "traffic" in options and not any(find_collective(name).counted for name in names):
+            raise BenchError(
+                f"traffic cannot be chosen for {', '.join(measured)}, which has equal chunks",
+                hint=f"measure {COUNTED}, or omit it",
+            )
+        labels = [str(traffic) for traffic in {traffic or Traffic.even(): None for traffic in self.traffic}]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise BenchError(
+                    f"two traffics have the name {label!r}, so their rows would be ambiguous",
+                    hint="name one of them with traffic.named(…)",
+                )
 
     def _sized(self) -> list[str]:
         """Return the collectives that move data, and so have sizes, dtypes and buffers."""

@@ -7,6 +7,7 @@ from ._host_diagram import host as host
 from ._lateness import batches as batches
 from ._lateness import stragglers as stragglers
 from ._machine import topology as topology
+from ._overlap import overlap as overlap
 from ._prediction import calibration as calibration
 from ._prediction import prediction as prediction
 from ._published_steps import published_steps as published_steps
@@ -22,5 +23,6 @@ from ._traces import axis_times as axis_times
 from ._traces import calls_on_curve as calls_on_curve
 from ._traces import lateness as lateness
 from ._traces import timeline as timeline
+from ._traffic import traffic as traffic
 from ._tuning import tuning as tuning
 from ._visibility import visibility as visibility

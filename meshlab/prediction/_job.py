@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,9 @@ from meshlab.prediction._compute_time import SOFTWARE
 from meshlab.prediction._job_layout import JobLayout
 from meshlab.prediction._memory import Memory
 from meshlab.prediction._models import MODELS, LatentAttention
-from meshlab.prediction._step_call import StepCall
+from meshlab.prediction._popularity import Skew, as_skew, shares_of
+from meshlab.prediction._routing import Copies, Routing, routing_of
+from meshlab.prediction._step_calls import StepCall
 from meshlab.prediction._volumes import (
     Exchange,
     memory_of,
@@ -35,8 +37,11 @@ from meshlab.prediction._volumes import (
 )
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pandas as pd
 
+    from meshlab.topology.model._presets import ClusterLike
+    from meshlab.topology.placement._placement import Placement
     from meshlab.traces._trace import Trace
 
 
@@ -79,6 +84,11 @@ class Job:
         Most hosts (NVLink domains) among which the experts of a token are chosen, as by the node-limited routing of
         DeepSeek-V3. By default there is no limit. It reduces the traffic between hosts in predicted times, in which
         every host receives one copy of a token. The calls of `step` are those of NCCL, with a copy per expert.
+    skew : float or sequence of float, default 0.0
+        Popularity of the experts: 0 if all have the same number of tokens, the exponent of a Zipf law over the experts
+        in a random order, or a router's tokens of every expert. The rank with the most tokens of its experts then
+        determines the computation, the memory and the exchange of predicted steps and searches, with consecutive
+        experts on the ranks of ep. The calls of `step` keep the mean size, and `routing` has their traffic.
     expert_hidden : int, optional
         Inner size of an expert. By default that of the feed-forward network.
     shared_experts : int, default 0
@@ -142,7 +152,8 @@ class Job:
     >>> import meshlab as ml
     >>> job = ml.Job.preset("llama3-70b")
     >>> job
-    <Job Llama 3 70B: 70.6 B parameters, 80 layers, hidden 8,192, 1,024 × 8,192 tokens, bfloat16, ZeRO-1>
+    <Job Llama 3 70B: 70.6 B parameters, 80 layers, hidden 8,192, 1,024 × 8,192 tokens, bfloat16, ZeRO-1;
+    next: ml.search(cluster, job)>
     >>> job.micro_batches("pp=4, dp=8, tp=8")
     128
     >>> job.volumes("pp=4, dp=8, tp=8")[["axis", "collective", "size_bytes", "calls"]].tail(2).values.tolist()
@@ -168,6 +179,7 @@ class Job:
     experts: int = 0
     top_k: int = 2
     expert_hosts: int | None = None
+    skew: Skew = 0.0
     expert_hidden: int | None = None
     shared_experts: int = 0
     dense_layers: int = 0
@@ -246,6 +258,14 @@ class Job:
                 f"top_k={self.top_k} exceeds the {self.experts} experts",
                 hint=Hint("use {}", Argument("top_k", self.experts)),
             )
+        set_field(self, "skew", as_skew(self.skew, self.experts))
+        if self.skew:
+            if not self.experts:
+                raise MeshError(
+                    "skew is the popularity of experts, but the job has no experts",
+                    hint=Hint("use {}", Argument("skew", 0)),
+                )
+            shares_of(self.skew, self.experts, self.top_k)  # raises if a token would have an expert twice
         if self.dense_layers > self.layers:
             raise MeshError(
                 f"dense_layers={self.dense_layers} exceeds the {self.layers} layers", hint="pass fewer dense_layers"
@@ -284,18 +304,12 @@ class Job:
 
     @classmethod
     def from_trace(
-        cls,
-        trace: Trace,
-        mesh: MeshLike | None = None,
-        *,
-        model: str | None = None,
-        steps: int | None = None,
-        **fields: Any,
+        cls, trace: Trace, mesh: MeshLike | None = None, *, model: str | None = None, steps: int = 0, **fields: Any
     ) -> Job:
         """Return the job of a trace, with the sizes of the model that its calls do not show.
 
-        The calls show how weights and gradients are sharded (`zero`), the element types, `sequence_parallel`, and for
-        some layouts the number of layers and parameters. The rest must be passed: nothing is guessed.
+        The calls show how weights are sharded (`zero`), the element types, `sequence_parallel`, and for some layouts
+        the number of layers and parameters. The rest must be passed.
 
         Parameters
         ----------
@@ -305,16 +319,15 @@ class Job:
             The mesh of the job, with the names of `step`. By default that of its process groups, `Trace.mesh`.
         model : str, optional
             A preset with the sizes of the model.
-        steps : int, optional
-            Number of steps in the trace. By default those of the profiler.
+        steps : int, default 0
+            Number of steps in the trace. 0 for those of the profiler.
         **fields
             Arguments of `Job`. They replace those of the trace.
 
         Raises
         ------
         MeshError
-            If a size is missing, or an axis is none of a training job.
-            If the trace contradicts the mesh.
+            If a size is missing, an axis is none of a training job, or the trace contradicts the mesh.
 
         Warns
         -----
@@ -359,7 +372,7 @@ class Job:
         ('global_batch',)
         >>> ml.Job.preset("deepseek-v3", global_batch=4096)
         <Job DeepSeek-V3: 671 B parameters, 37.6 B per token, 61 layers, hidden 7,168, 256 experts (top 8),
-        4,096 × 4,096 tokens, bfloat16, ZeRO-1, selective recomputation>
+        4,096 × 4,096 tokens, bfloat16, ZeRO-1, selective recomputation; next: ml.search(cluster, job)>
         """
         if not isinstance(name, str) or name not in MODELS:
             raise MeshError(
@@ -527,8 +540,9 @@ class Job:
         """Return the communication of one training step, in the order of one micro-batch.
 
         The list follows Megatron-Core with a 1F1B pipeline. Calls of a few bytes, such as those of the loss, and the
-        exchange of tied embeddings are omitted. Tokens are assumed to be spread evenly over experts, and each copy of
-        a token is sent separately; libraries such as DeepEP send one copy per host.
+        exchange of tied embeddings are omitted. Tokens are exchanged in calls of the mean size (`routing` has the
+        traffic of uneven experts), and each copy of a token is sent separately. Libraries such as DeepEP send one copy
+        per host.
 
         Parameters
         ----------
@@ -622,6 +636,51 @@ class Job:
         frame["total_bytes"] = frame["size_bytes"] * frame["calls"]
         return frame[["axis", "collective", "what", "size_bytes", "dtype", "calls", "total_bytes", "overlaps"]]
 
+    def routing(
+        self,
+        mesh: MeshLike | Placement,
+        cluster: ClusterLike | None = None,
+        *,
+        experts: MeshLike | None = None,
+        skew: float | Sequence[float] | Sequence[Sequence[float]] | npt.NDArray[Any] | None = None,
+        copies: Copies | None = None,
+    ) -> Routing:
+        """Return the tokens between the ranks of ep in one layer and micro-batch, and the traffic of their exchange.
+
+        The tokens are expected numbers. Experts are consecutive blocks on the ranks of ep, and `Routing.balanced` has a
+        better placement. Pass ``routing.dispatch`` and ``routing.combine`` to `meshlab.bench` or `meshlab.predict`.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh, str or Placement
+            The mesh, see `step`. A Placement includes the cluster.
+        cluster : Cluster or str, optional
+            The machine, or the name of a preset. Without it, there are no hosts and no links.
+        experts : DeviceMesh or str, optional
+            The expert layout, see `step`.
+        skew : float or array_like, optional
+            Popularity of the experts, by default that of the job: the exponent of a Zipf law, or a router's tokens per
+            expert, or per rank of a group (rows) and expert.
+        copies : {"expert", "rank", "host"}, optional
+            What receives one copy of a token. By default each of its experts, as in calls of NCCL, or each of its hosts
+            if `expert_hosts` limits them and the group has several.
+
+        Raises
+        ------
+        MeshError
+            If the job has no experts, the mesh has no axis for them, or the skew does not match the experts.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> routing = ml.Job.preset("deepseek-v3", skew=0.5).routing("ep=32", ml.preset("dgx-h100", nodes=4))
+        >>> routing
+        <Routing of DeepSeek-V3, ep=32: busiest rank 2.7 times the mean>
+        >>> routing.loads().busiest_nic, routing.balanced(replicas=32).imbalance.__round__(2)
+        ('node0/NIC0', 1.3)
+        """
+        return routing_of(self, mesh, cluster, experts, skew, copies)
+
     def memory(self, mesh: MeshLike, experts: MeshLike | None = None) -> Memory:
         """Return the memory of one rank on the layout of `step`, at the busiest pipeline stage.
 
@@ -674,14 +733,19 @@ class Job:
         parts += [f"{self.layers} layers", f"hidden {self.hidden:,}"]
         if self.experts:
             parts.append(f"{self.experts} experts (top {self.top_k})")
+        if self.skew:
+            parts.append("measured popularity" if isinstance(self.skew, tuple) else f"skew {self.skew:g}")
         parts += [f"{self.global_batch:,} × {self.sequence:,} tokens", self.dtype, f"ZeRO-{self.zero}"]
         return [*parts, *([f"{self.recompute} recomputation"] if self.recompute != "none" else [])]
 
     def __repr__(self) -> str:
-        return f"<Job {self.name + ': ' if self.name else ''}{', '.join(self._parts())}>"
+        return f"<Job {self.name + ': ' if self.name else ''}{', '.join(self._parts())}; next: ml.search(cluster, job)>"
 
     def _repr_html_(self) -> str:
         fields = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("name", "latent")]
+        fields = [
+            (name, "measured" if name == "skew" and isinstance(value, tuple) else value) for name, value in fields
+        ]
         rows = [[name.replace("_", " "), _shown(value)] for name, value in fields]
         return markup.card(self.title, " · ".join(self._parts()), markup.table(["field", "value"], rows))
 
@@ -689,6 +753,10 @@ class Job:
 def _shown(value: object) -> object:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, tuple):  # the tokens of hundreds of experts
+        return "measured"
+    if isinstance(value, float) and value < 100:
+        return f"{value:g}"
     return f"{value:,.0f}" if isinstance(value, int | float) else value
 
 

@@ -140,6 +140,7 @@ class _Reader:
             tuple(self.groups),
             rows.columns(),
             host=str(self.root.get("host_name") or ""),
+            gpu=next((str(gpu.get("name") or "") for gpu in objects_in(self.root.get("deviceProperties"))), ""),
             zero_ns=whole_or_none(self.root.get("baseTimeNanoseconds")),
             is_cpu=bool(host_ranges) and not self.kernels,
             compute=merged(self.compute) if self.compute else NO_INTERVALS if self.kernels or self.others else None,

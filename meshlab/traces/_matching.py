@@ -15,7 +15,9 @@ from meshlab.traces._rank_trace import MESSAGES, SENDS, UNEVEN, Column, Floats, 
 
 Flags = npt.NDArray[np.bool_]
 
-_SYNCHRONISING = frozenset(name for name, facts in COLLECTIVES.items() if facts.synchronises)
+SYNCHRONISING = frozenset(name for name, facts in COLLECTIVES.items() if facts.synchronises)
+"""The collectives that no rank leaves before all ranks have entered."""
+
 _SAME = 1.2  # ratio of two spreads of the ends that do not differ
 _MOST_SHIFTS = 64  # calls by which the beginnings of two recordings may differ
 _SIGMA = 1.4826  # standard deviation of a normal distribution, in median absolute deviations
@@ -92,7 +94,7 @@ def match_calls(job: JoinedRanks) -> Matched:
     n_files = np.empty(len(call), dtype=np.int64)
     n_files[runs.order] = np.repeat(runs.counts, runs.counts)
     is_complete = (n_ranks > 1) & (n_files == n_ranks)
-    synchronises = is_complete & names.are_in(_SYNCHRONISING)
+    synchronises = is_complete & names.are_in(SYNCHRONISING)
     start, duration = columns["start_us"], columns["duration_us"]
     clock = np.zeros(len(job.ranks))
     has_starts = all(trace.has_starts for trace in job.ranks)

@@ -28,7 +28,7 @@ from meshlab.base._errors import MeshlabError
 from meshlab.benchmark import _environments as comparing
 from meshlab.benchmark.tuning import _search as tuning
 from meshlab.frames import RunData
-from meshlab.prediction._job import StepCall
+from meshlab.prediction._step_calls import StepCall
 
 __all__ = ["HIT", "REPORTS", "describe_error", "digest", "main", "rows_of", "start_in_kernel"]
 

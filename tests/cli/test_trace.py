@@ -25,6 +25,13 @@ def test_the_time_by_axis_is_printed(files: list[str], capsys: pytest.CaptureFix
     assert "step" in capsys.readouterr().out
 
 
+def test_calls_are_compared_with_published_curves(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", *files, "--published", "H100"]) == 0
+    assert "of published curves (2 of 2 calls): DigitalOcean" in capsys.readouterr().out
+    assert main(["trace", *files, "--published"]) == 2
+    assert "does not contain the name of its GPUs" in capsys.readouterr().err
+
+
 def test_a_report_and_a_table_are_written(files: list[str], tmp_path: Path) -> None:
     assert main(["trace", *files, "-o", str(tmp_path / "job.html")]) == 0
     page = (tmp_path / "job.html").read_text()

@@ -348,13 +348,13 @@ class _ThreadLanes(_Lanes):
 
     def __post_init__(self) -> None:
         self._barrier = self.everyone.prepare("barrier")
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, Worker] = {}
 
     def run(self, operations: Sequence[Operation], spans: Floats | None = None) -> Floats:
         """Run a step, see `_Lanes`."""
         clock = time.perf_counter
         exposed, busy = np.zeros(len(self.comms)), np.zeros(len(self.comms))
-        flights: dict[int, _Flight] = {}
+        flights: dict[int, Flight] = {}
         calls = _calls_of(operations, self.calls)
         self._barrier()
         start = clock()
@@ -379,9 +379,9 @@ class _ThreadLanes(_Lanes):
                     spans[number] = (flight.began - start) * 1e6, (flight.began - start + flight.seconds) * 1e6
         return np.array([clock() - start, math.nan, *exposed, *busy]) * 1e6
 
-    def _worker(self, axis: int) -> _Worker:
+    def _worker(self, axis: int) -> Worker:
         if axis not in self._workers:
-            self._workers[axis] = _Worker()
+            self._workers[axis] = Worker()
             self._workers[axis].start()
         return self._workers[axis]
 
@@ -391,7 +391,7 @@ class _ThreadLanes(_Lanes):
             worker.tasks.put(None)
 
 
-class _Flight:
+class Flight:
     """A call that a worker runs."""
 
     def __init__(self, call: PreparedCall) -> None:
@@ -408,16 +408,16 @@ class _Flight:
         return self.seconds
 
 
-class _Worker(threading.Thread):
+class Worker(threading.Thread):
     """Runs the calls of one communicator in order."""
 
     def __init__(self) -> None:
         super().__init__(name="meshlab communication", daemon=True)
-        self.tasks: SimpleQueue[_Flight | None] = SimpleQueue()
+        self.tasks: SimpleQueue[Flight | None] = SimpleQueue()
 
-    def submit(self, call: PreparedCall) -> _Flight:
+    def submit(self, call: PreparedCall) -> Flight:
         """Queue a call."""
-        flight = _Flight(call)
+        flight = Flight(call)
         self.tasks.put(flight)
         return flight
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, did_you_mean
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
+from meshlab.benchmark._overlap import can_overlap
 from meshlab.benchmark._progress import progress_bar
 from meshlab.benchmark.on_ranks._environment import describe_rank
 from meshlab.benchmark.on_ranks._training_step import (
@@ -30,7 +32,6 @@ from meshlab.benchmark.on_ranks._training_step import (
 from meshlab.benchmark.rehearsal._rehearsal import Rehearsal, RehearsedCall, RehearsedLayout
 from meshlab.benchmark.rehearsal._session import (
     StepSession,
-    can_overlap,
     check_collective,
     dtypes_of,
     power_of_two,
@@ -38,6 +39,7 @@ from meshlab.benchmark.rehearsal._session import (
     sharing_of,
     step_of,
 )
+from meshlab.comm._backend import CallChoice
 from meshlab.comm._catalog import Collective, find_collective
 from meshlab.comm._elements import DTYPES, find_dtype
 from meshlab.engines._engines import Engines
@@ -49,7 +51,7 @@ from meshlab.plans._steps import Step
 from meshlab.prediction._call_prices import price
 from meshlab.prediction._compute_rates import ComputeRates
 from meshlab.prediction._job import Job
-from meshlab.prediction._step_call import StepCall, check_calls
+from meshlab.prediction._step_calls import StepCall, check_calls
 from meshlab.prediction._step_time import mean_tflops
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
@@ -84,6 +86,7 @@ def rehearse(
     steps: int = 5,
     check: bool = True,
     cluster: ClusterLike | None = None,
+    tuning: Tuning | Sequence[Tuning] = (),
     effect: float = 0.05,
     deadline_s: float | None = None,
     progress: bool | None = None,
@@ -128,6 +131,9 @@ def rehearse(
         Whether to compare the result of each different call with the expected one, outside the timed part.
     cluster : Cluster or str, optional
         The machine, for the prediction. By default that of the engines. Predictions are made for NCCL only.
+    tuning : Tuning or sequence of Tuning, optional
+        Tunings of axes, such as those of ``tune(beside=…)``. Their calls use the options that were chosen for their
+        size. Axes without one use the default of the library.
     effect : float, default 0.05
         The smallest relevant relative difference between two layouts.
     deadline_s : float, optional
@@ -196,7 +202,11 @@ def rehearse(
         raise BenchError(f"expected one layout of the experts per mesh, not {len(views)} for {len(meshes)}")
     if isinstance(job, str):
         job = Job.preset(job)
-    layouts = [_layout(engines, layout_mesh, view, job) for layout_mesh, view in zip(meshes, views, strict=True)]
+    tunings = [tuning] if isinstance(tuning, Tuning) else list(tuning)
+    layouts = [
+        replace(layout, choices=_choices_of(engines, layout, tunings))
+        for layout in (_layout(engines, each, view, job) for each, view in zip(meshes, views, strict=True))
+    ]
     if isinstance(tflops, ComputeRates):
         choices = replace(choices, tflops=_mean_rate(tflops, job, layouts))
     machine = None if cluster is None else as_cluster(cluster)
@@ -272,6 +282,8 @@ class _Layout:
     micro_batches: int
     bubble: float
     experts: DeviceMesh | None
+    choices: Mapping[str, Sequence[CallChoice]] = field(default_factory=dict)
+    """The tuned options of the calls of an axis."""
 
     @property
     def n_ranks(self) -> tuple[int, ...]:
@@ -307,6 +319,22 @@ def _layout(engines: Engines, mesh: MeshLike, experts: MeshLike | None, job: Job
             hint="choose a mesh with more than one rank along an axis of the job",
         )
     return _Layout(str(mesh), mesh, tuple(calls), tuple(axis_of), tuple(sets.values()), micro_batches, bubble, view)
+
+
+def _choices_of(engines: Engines, layout: _Layout, tunings: Sequence[Tuning]) -> dict[str, Sequence[CallChoice]]:
+    """Return the tuned options of the axes of a layout. Tunings of groups of another size do not apply."""
+    choices: dict[str, Sequence[CallChoice]] = {}
+    for tuning in tunings:
+        if not isinstance(tuning, Tuning):
+            raise BenchError(
+                f"tuning must be a Tuning, not {type(tuning).__name__}", hint="pass the result of ml.tune()"
+            )
+        if (backend := tuning.system.get("backend", engines.backend)) != engines.backend:
+            raise BenchError(f"the tuning was made on {backend}, but these engines run {engines.backend}")
+        size = tuning.mesh[tuning.axis].size
+        if any(name == tuning.axis and mesh[name].size == size for mesh, name in layout.sets):
+            choices[tuning.axis] = tuning.choices()
+    return choices
 
 
 def _find_axis(call: StepCall, mesh: DeviceMesh, view: DeviceMesh | None) -> tuple[DeviceMesh, str]:
@@ -407,6 +435,7 @@ def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float 
         if axis >= 0:
             size = min(call.size_bytes * size_scale * rest, most_bytes)
             step = step_of(call.collective, call.dtype, layout.sets[axis][1], layout.n_ranks[axis], int(size))
+            step = _tuned(step, layout.choices.get(step.axis, ()))
         flops = call.gap_flops * size_scale * rest
         timed.append(TimedCall(axis, step, flops, call.overlaps, call.micro_batches < layout.micro_batches))
         if number != call.block:
@@ -414,6 +443,15 @@ def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float 
             number = call.block
         blocks[-1] = blocks[-1]._replace(calls=(*blocks[-1].calls, timed[-1]))
     return _Scaled(Schedule(tuple(blocks), micro_batches), tuple(timed), tuple(repeats), (n_layers, most))
+
+
+def _tuned(step: Step, choices: Sequence[CallChoice]) -> Step:
+    """Return a call with the options that a tuning chose for its size."""
+    size = step.size_bytes or 0
+    for choice in choices:
+        if choice.collective == step.collective and (choice.max_bytes is None or size <= choice.max_bytes):
+            return replace(step, buffers=choice.buffers, **asdict(choice.config))
+    return step
 
 
 # -- measurement -------------------------------------------------------------------------------------------------------

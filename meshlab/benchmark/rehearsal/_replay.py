@@ -16,13 +16,13 @@ from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.benchmark._bench import check_options
+from meshlab.benchmark._overlap import can_overlap
 from meshlab.benchmark._progress import progress_bar
 from meshlab.benchmark.on_ranks._training_step import RecordedStep, StepOptions, StepTimes, count_wrong, measure_steps
 from meshlab.benchmark.rehearsal._recorded_program import Gaps, RecordedOrder, check_ranks
 from meshlab.benchmark.rehearsal._replayed import Replay, ReplaySide
 from meshlab.benchmark.rehearsal._session import (
     StepSession,
-    can_overlap,
     check_collective,
     dtypes_of,
     shared_bytes,

@@ -107,11 +107,6 @@ class StepSession:
         return [reply.value for reply in replies]
 
 
-def can_overlap(engines: Engines) -> bool:
-    """Return whether a rank can communicate while it computes. MPI needs the thread level MPI_THREAD_MULTIPLE, 3."""
-    return engines.capabilities().facts.get("thread level", "3") == "3"
-
-
 def sharing_of(engines: Engines) -> str:
     """Return a note if the times of the ranks do not characterise the machine, or else an empty string."""
     if BACKENDS[engines.backend].in_process:

@@ -1,4 +1,4 @@
-"""`StepCall`: a communication of a training step."""
+"""StepCall: a communication of a training step, as a rank issues it."""
 
 from __future__ import annotations
 
