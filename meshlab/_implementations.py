@@ -66,6 +66,7 @@ targets |= {
     "Judgement._next_step": "diagnosis._after_verdict:next_step",
     "Cluster.health": "topology._health:health",
     "Plan.from_trace": "traces._plans:plan_from_trace",
+    "Job.from_trace": "analysis._job_of_trace:job_from_trace",
     "Plan.estimate": "benchmark._estimate:estimate_plan",
     "RunData.spikes": "analysis._stragglers:find_spikes",
     "RunData.stragglers": "analysis._stragglers:find_stragglers",
