@@ -105,7 +105,8 @@ def test_json_contains_the_environment(environment: list[str], count: int, traff
 
 
 def test_the_text_alone_does_not_contain_the_spread() -> None:
-    row = f"{3072:12d}  {256:12d}     float    none      -1    10.00    0.31    0.20       0    10.00    0.31    0.20    N/A"
+    row = f"{3072:12d}  {256:12d}     float    none      -1"
+    row += "    10.00    0.31    0.20       0    10.00    0.31    0.20    N/A"
     results = ml.nccl_tests.read(f"{HEAD}{row}\n{TAIL}").results
     assert results["traffic"].isna().all()
     assert results["imbalance"].tolist() == [1.0, 1.0]  # every generated pattern is balanced
