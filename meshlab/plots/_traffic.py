@@ -148,9 +148,9 @@ def _draw_cells(ax: Axes, cells: _Cells) -> None:
     # Without blocks, the column of a popular rank could be between two pixels.
     starts = np.arange(0, n, -(-n // _MOST_CELLS))
     blocks = np.maximum.reduceat(np.maximum.reduceat(values, starts, axis=0), starts, axis=1)
-    shown = np.ma.masked_equal(blocks, 0.0)  # nothing is sent
+    cells_with_bytes = np.ma.masked_equal(blocks, 0.0)
     options: dict[str, Any] = {"interpolation": "nearest", "aspect": "equal", "extent": ends}
-    image = ax.imshow(shown, cmap=QUANTITY, vmin=0, vmax=most, **options)
+    image = ax.imshow(cells_with_bytes, cmap=QUANTITY, vmin=0, vmax=most, **options)
     theme = current_theme()
     sender, receiver = cells.traffic.largest_pair
     # In larger matrices a cell is smaller than its frame.
