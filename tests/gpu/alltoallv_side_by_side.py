@@ -113,12 +113,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="output file, CSV")
     parser.add_argument("--backend", default="nccl")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("--launches", type=int, default=3, help="0: check the results alone")
     parser.add_argument("--sizes", default="64K:256M")
     parser.add_argument("--largest", type=int, default=64 << 20, help="bytes of the largest pair of the matrix")
     parser.add_argument("--modes", nargs="*", default=["graph", "pipelined"])
     options = parser.parse_args()
     check(options)
+    if not options.launches:
+        return 0
     frame = measure(options)
     if not options.build:
         print(frame.to_string())
