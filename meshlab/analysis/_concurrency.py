@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.base._errors import BenchError
+from meshlab.comm._elements import find_dtype
 from meshlab.frames._schema import CALL, STEP, is_plain, plain_key, shown_options
 from meshlab.frames._statistics import FEWEST_FOR_INTERVAL, median_interval
+from meshlab.mesh._traffic import ALIGNMENT_BYTES
 from meshlab.plans._options import OPTIONS
 from meshlab.runs._store import Frames, as_frames
 
@@ -179,6 +181,9 @@ def traffic_rows(frames: Frames) -> pd.DataFrame:
     """Return the rows of `traffics`, which may be none."""
     good = _correct_rows(frames)
     good = good[good["traffic"].notna() & is_plain(good)]
+    # Patterns are aligned, and equal chunks are not.
+    unit = ALIGNMENT_BYTES // good["dtype"].map(lambda name: find_dtype(name).itemsize).astype("Int64")
+    good = good.assign(count=good["count"] // unit * unit)
     names = good["traffic"].unique().tolist()
     baseline = "even" if "even" in names else names[0] if names else None
     is_baseline = good["traffic"] == baseline

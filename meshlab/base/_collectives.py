@@ -424,6 +424,9 @@ _COLLECTIVES = (
 COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType({facts.name: facts for facts in _COLLECTIVES})
 """The collectives, by name."""
 
+COUNTED = " or ".join(name for name, collective in COLLECTIVES.items() if collective.counted)
+"""The collective whose chunks have their own sizes, as text."""
+
 MODELLED = tuple(name for name, collective in COLLECTIVES.items() if collective.is_modelled)
 """The collectives that have a model of their time and of the load of links."""
 

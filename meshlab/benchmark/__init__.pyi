@@ -1,6 +1,5 @@
 from ._bench import bench as bench
 from ._bench import bench_pairs as bench_pairs
-from ._bench import overlap as overlap
 from ._compare_now import compare_now as compare_now
 from ._compute_rates import compute_rates as compute_rates
 from ._environments import READS as READS
@@ -8,9 +7,14 @@ from ._environments import EnvComparison as EnvComparison
 from ._environments import compare_env as compare_env
 from ._estimate import Estimate as Estimate
 from ._late_rank import late_rank as late_rank
+from ._overlap import overlap as overlap
+from ._recovery import recovery as recovery
 from ._run import Run as Run
 from .rehearsal._rehearsal import Rehearsal as Rehearsal
 from .rehearsal._rehearsal import RehearsedCall as RehearsedCall
 from .rehearsal._rehearsal import RehearsedLayout as RehearsedLayout
 from .rehearsal._rehearse import rehearse as rehearse
+from .rehearsal._replay import replay as replay
+from .rehearsal._replayed import Replay as Replay
+from .rehearsal._replayed import ReplaySide as ReplaySide
 from .tuning._tune import tune as tune

@@ -8,18 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-import numpy as np
-
-from meshlab.base._backends import BACKENDS, GPU_BACKENDS, automatic_backend
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
-from meshlab.base._units import parse_sizes
+from meshlab.base._units import format_size
 from meshlab.benchmark._run import Run, check_resumable
 from meshlab.comm._catalog import find_collective
 from meshlab.comm._elements import find_op
 from meshlab.comm._windows import why_not_symmetric
-from meshlab.comm.backends._cuda_parts import find_cublas
 from meshlab.engines._engines import Engines
+from meshlab.engines._memory import local_buffer_bytes
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._arguments import PlanArguments, add_documentation, check_arguments, takes_plan_arguments
@@ -31,10 +29,7 @@ from meshlab.runs._rundata import RunData
 from meshlab.runs._store import check_ended, load
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from meshlab.comm._backend import Capabilities
-    from meshlab.comm._communicator import Communicator
 
 DEFAULT_COLLECTIVE = "all_reduce"
 
@@ -262,9 +257,24 @@ def check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
         )
     for backend in backends:
         _check_backend(engines.capabilities(backend), plan)
+    _check_matrices(engines, mesh, plan)
     for name, function in plan.functions.items():
         if function is None:
             raise BenchError(f"function {name!r} is not saved with its run; pass it again as collective")
+
+
+def _check_matrices(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
+    """Raise if a matrix of bytes exceeds the memory. It has only one size, so skipping it would measure nothing."""
+    room = local_buffer_bytes(engines)
+    if room is None or all(traffic is None or traffic.is_pattern for traffic in plan.traffic):
+        return
+    for step in plan.steps(mesh):
+        if step.matrix is not None and not step.matrix.is_pattern and step.buffer_bytes > room:
+            raise BenchError(
+                f"traffic {step.traffic!r} needs {format_size(step.buffer_bytes)} of buffers on its busiest rank, but "
+                f"a rank may use {format_size(room)}",
+                hint="divide the matrix, or measure its pattern() at smaller sizes",
+            )
 
 
 def _check_backend(can: Capabilities, plan: Plan) -> None:
@@ -288,7 +298,7 @@ def _check_backend(can: Capabilities, plan: Plan) -> None:
         for name in plan.dtype:
             if name not in can_reduce:
                 raise BenchError(f"{can.backend} cannot reduce {name!r}; choose one of {', '.join(can_reduce)}")
-    _check_options(can, plan)
+    check_options(can, plan)
     if plan.concurrent and BACKENDS[can.backend].enqueues and "isolated" in plan.mode:
         raise BenchError(
             f"two axes cannot run at the same time in isolated mode with {can.backend}: the host waits before each "
@@ -297,7 +307,7 @@ def _check_backend(can: Capabilities, plan: Plan) -> None:
         )
 
 
-def _check_options(can: Capabilities, plan: Plan) -> None:
+def check_options(can: Capabilities, plan: Plan) -> None:
     """Raise unless the backend has the buffers and the choices per call of a plan."""
     facts = BACKENDS[can.backend]
     if others := [name for name in plan.buffers if name not in facts.buffers]:
@@ -323,123 +333,3 @@ def _check_options(can: Capabilities, plan: Plan) -> None:
                 f"{can.backend} cannot choose {' and '.join(chosen)} per call: {reason.removeprefix('no: ')}",
                 hint=Hint(f"omit {' and '.join('{}' for _ in chosen)}{by_environment}", *map(Argument, chosen)),
             )
-
-
-_REPEATS = 12
-
-
-def overlap(
-    engines: Engines,
-    mesh: MeshLike,
-    *,
-    axis: str | Sequence[str],
-    sizes: str | int | Sequence[int | str] = "1M:256M*4",
-    matrix: int = 8192,
-    dtype: str = "float16",
-) -> pd.DataFrame:
-    """Measure how well an all_reduce overlaps with a matrix product on the same GPUs.
-
-    Both are measured in isolation and simultaneously, on two streams. Waits until everything is measured.
-
-    Parameters
-    ----------
-    engines : Engines
-        Engines on GPUs.
-    mesh : DeviceMesh or str
-        The mesh whose groups reduce.
-    axis : str or sequence of str
-        The axis along which to reduce. All groups reduce at the same time.
-    sizes : str, int or sequence of these, default "1M:256M*4"
-        Sizes of the all_reduce in bytes. The elements are float32.
-    matrix : int, default 8192
-        Number of rows and columns of the two square matrices.
-    dtype : str, default "float16"
-        Element type of the matrices.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per size: ``axis``; ``size_bytes``; ``compute_us``, ``communication_us`` and ``both_us``, the median
-        times of the slowest rank, in µs; ``overlap``, the saved time relative to the shorter one of the two (1 is
-        complete overlap); and ``compute_slowdown``, the time of the product during the collective, divided by its time
-        in isolation.
-
-    Raises
-    ------
-    BenchError
-        If the engines have no GPUs.
-    EngineError
-        If a rank fails, or has no cuBLAS, which the extras for GPUs do not install because of its size.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> with ml.launch(2, backend="threads") as engines:
-    ...     ml.benchmark.overlap(engines, "tp=2", axis="tp")
-    Traceback (most recent call last):
-    meshlab.errors.BenchError: overlap() needs GPU streams, but these engines run threads; launch with backend='nccl'
-    """
-    import pandas as pd
-
-    if engines.backend not in GPU_BACKENDS:
-        raise BenchError(
-            f"overlap() needs GPU streams, but these engines run {engines.backend}",
-            hint=Hint("launch with {}", Argument("backend", automatic_backend(has_gpus=True))),
-        )
-    rows = []
-    for size in parse_sizes(sizes if isinstance(sizes, (str, int)) else list(sizes)):
-        frame = engines.run(_measure, mesh, axis=axis, arguments=(size, matrix, dtype))
-        compute, communication, together, compute_within = np.max(np.stack(frame["value"].to_list()), axis=0)
-        rows.append(
-            {
-                "axis": axis if isinstance(axis, str) else "-".join(axis),
-                "size_bytes": size,
-                "compute_us": compute,
-                "communication_us": communication,
-                "both_us": together,
-                "overlap": (compute + communication - together) / min(compute, communication),
-                "compute_slowdown": compute_within / compute,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _measure(comm: Communicator, size: int, matrix: int, dtype: str) -> tuple[float, float, float, float]:
-    """Return this rank's times of the product, the collective, both, and the product during both, in µs."""
-    cublas = find_cublas()
-    if cublas.problem:
-        raise BenchError(f"overlap() needs cuBLAS for its matrix product: cuBLAS {cublas.problem}", hint=cublas.fix)
-    cupy: Any = comm.xp
-    backend: Any = comm.backend
-    communication, compute = backend.stream, cupy.cuda.Stream(non_blocking=True)
-    a, b, result = (cupy.zeros((matrix, matrix), dtype) for _ in range(3))
-    buffer = cupy.zeros(max(size // 4, 1), cupy.float32)
-    call = comm.prepare("all_reduce", buffer, buffer)
-    start, computed, done = (cupy.cuda.Event() for _ in range(3))
-    reduced = cupy.cuda.Event(disable_timing=True)
-
-    def once(computes: bool, communicates: bool) -> tuple[float, float]:
-        # Both streams start at the same event, and `done` follows both of them, so one pair of events on the compute
-        # stream times everything that is enqueued. The collective is enqueued first, because the product may occupy all
-        # multiprocessors.
-        comm.barrier()
-        start.record(compute)
-        communication.wait_event(start)
-        if communicates:
-            call.enqueue()
-        if computes:
-            with compute:
-                cupy.matmul(a, b, out=result)
-        computed.record(compute)
-        reduced.record(communication)
-        compute.wait_event(reduced)
-        done.record(compute)
-        backend.wait(done)
-        return cupy.cuda.get_elapsed_time(start, done) * 1e3, cupy.cuda.get_elapsed_time(start, computed) * 1e3
-
-    medians = []
-    for choice in ((True, False), (False, True), (True, True)):
-        once(*choice)  # warm-up: NCCL connects its peers, and cuBLAS chooses its kernels
-        medians.append(np.median([once(*choice) for _ in range(_REPEATS)], axis=0).tolist())
-    (product, _), (collective, _), (together, product_within) = medians
-    return product, collective, together, product_within

@@ -7,7 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,8 @@ Verdict = Literal["ok", "absent", "warning", "broken"]
 
 _LEAST_SHARED_MEMORY = 64 << 20
 _MPI_LIMIT_S = 30
+_OVER_MPI = next(name for name, facts in BACKENDS.items() if facts.starts == "mpiexec")
+_ON_GPUS = next(name for name, facts in BACKENDS.items() if facts.on_gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Check:
     verdict: Verdict  # a missing part is absent if it is optional, and broken if it is required
     text: str  # version and path, or the problem
     fix: str = ""  # a command or an imperative
+    backend: str = ""  # the only backend that needs the part; empty if all do
 
 
 def run_checks() -> list[Check]:
@@ -49,12 +52,12 @@ def run_checks() -> list[Check]:
             if facts.extra
             for _, package in facts.libraries
         ),
-        _mpi(),
-        _mpiexec(),
+        replace(_mpi(), backend=_OVER_MPI),
+        replace(_mpiexec(), backend=_OVER_MPI),
         _encryption(),
         _shared_memory(),
         *_gpus(),
-        *_gpu_packages(),
+        *(replace(check, backend=_ON_GPUS) for check in _gpu_packages()),
     ]
 
 

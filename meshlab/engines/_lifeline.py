@@ -29,6 +29,9 @@ from meshlab.engines._reaper import is_running
 REAPER = "MESHLAB_REAPER"
 """The environment variable with the command that starts a reaper, as JSON. Its last arguments identify the client."""
 
+DEVICES = "MESHLAB_DEVICES"
+"""The environment variable with the CUDA device of each rank, separated by commas."""
+
 BACKEND = "MESHLAB_BACKEND"
 """The environment variable with the backend of a rank."""
 
@@ -114,6 +117,11 @@ def _keep_periods() -> None:
 
 def _prepare_rank() -> None:
     """Import what the rank needs, and then give ipyparallel the addresses of the controller."""
+    with contextlib.suppress(Exception):
+        device = int(os.environ[DEVICES].split(",")[int(os.environ["MESHLAB_RANK"])])
+        from meshlab.comm.backends._cuda_parts import open_device
+
+        threading.Thread(target=open_device, args=(device,), name="meshlab CUDA start", daemon=True).start()
     with contextlib.suppress(Exception):  # the same error is raised, and reported, when the client opens the rank
         import ipyparallel.engine.app  # noqa: F401
 

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from meshlab.comm._agreement import Checks
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._controller import Controller
 from meshlab.engines._interrupts import interrupts_kept
-from meshlab.engines._lifeline import BACKEND, CONNECTION, REAPER, WITHOUT_SHELL, WITHOUT_SHELLS, command
+from meshlab.engines._lifeline import BACKEND, CONNECTION, DEVICES, REAPER, WITHOUT_SHELL, WITHOUT_SHELLS, command
 from meshlab.engines._parts import STOPPED, Parts, is_stopped, status_of
 from meshlab.engines._processes import ProcessSet
 from meshlab.engines._reaper import (
@@ -290,6 +290,7 @@ class LaunchedSet(ProcessSet):
             _SET: self._set_mark,
             **self._starts[-1].environment(() if self._by_mpiexec else ranks),
             BACKEND: self.backend,
+            **({DEVICES: ",".join(map(str, self._devices))} if self._facts.on_gpus else {}),
             CONNECTION: str(self._controller.addresses),
             **self._debug_file(),
         }
@@ -529,6 +530,26 @@ class LaunchedSet(ProcessSet):
         """Send NCCL's debug output to one file per process, separate from the output of the ranks."""
         is_debug = "NCCL_DEBUG" in self._env and "NCCL_DEBUG_FILE" not in self._env
         return {"NCCL_DEBUG_FILE": str(self._folder / "nccl-%p.log")} if is_debug else {}
+
+    def leave_out_ranks(self, check_size: Callable[[int], None]) -> Sequence[str]:
+        """Leave out the ranks whose processes are gone. The others keep their order and their devices."""
+        if not self._facts.survives:
+            raise EngineError(
+                f"the ranks of {self.backend} do not survive the fault of another one, so none are left",
+                hint="call engines.restart() to start new ranks",
+            )
+        living = self._surviving_engines()
+        left = [rank for rank, engine in enumerate(self._engine_ids) if engine in living]
+        lost = [f"rank {rank}" for rank in range(self.size) if rank not in left]
+        if not left:
+            raise EngineError("no rank has survived", hint="call engines.restart() to start new ranks")
+        if lost:
+            check_size(len(left))
+            self.size = len(left)
+            self._engine_ids = [self._engine_ids[rank] for rank in left]
+            self._devices = [self._devices[rank] for rank in left]
+            self.launch_arguments = {**(self.launch_arguments or {}), "devices": self._devices}
+        return lost
 
     def library_logs(self) -> list[str]:
         logs = []

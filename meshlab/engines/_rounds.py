@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import EngineError
@@ -19,6 +19,11 @@ from meshlab.base._units import format_seconds
 from meshlab.comm._agreement import Checks
 from meshlab.comm._backend import Capabilities
 from meshlab.engines._positions import CallSummary, Position
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshlab.mesh._groups import Groups
 
 _MOST_TEXT = 1 << 16  # characters of an error that a rank sends
 _MOST_PICKLED = 1 << 20  # bytes
@@ -199,6 +204,8 @@ class RankSet(Protocol):
     """True if another process started the ranks. Such ranks are never killed."""
     launch_arguments: dict[str, Any] | None = None
     """The arguments with which `launch` starts the same ranks again. None if another process started them."""
+    has_torch: bool = False
+    """Whether the ranks may wait in calls of torch, which they do not record in shared memory."""
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Start the ranks and return their descriptions, in rank order."""
@@ -237,6 +244,10 @@ class RankSet(Protocol):
     def leave_out_hosts(self, check_size: Callable[[int], None]) -> Sequence[str]:
         """Make the next start leave out the hosts that do not answer, if `check_size` allows it. Return their names."""
         raise EngineError("the engines have no hosts to leave out", hint=Hint("{}", NEW_RANKS))
+
+    def leave_out_ranks(self, check_size: Callable[[int], None]) -> Sequence[str]:
+        """Make the next start leave out the ranks that are lost, if `check_size` allows it. Return what is lost."""
+        return self.leave_out_hosts(check_size)
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt on every rank, as soon as it executes Python code."""
@@ -563,3 +574,20 @@ def without_banner(log: str) -> str:
     """Remove the frame that mpiexec prints around the output of the ranks."""
     banner = ("=", "YOUR APPLICATION TERMINATED", "This typically refers", "Please see the FAQ")
     return "\n".join(line for line in log.splitlines() if not line.startswith(banner))
+
+
+def frame_of(replies: Sequence[Reply], groups: Groups) -> pd.DataFrame:
+    """Return the result of `Engines.run`."""
+    import pandas as pd
+
+    names = groups.names
+    frame = pd.DataFrame(
+        {
+            "rank": [reply.rank for reply in replies],
+            "group": [names[groups.color[reply.rank]] for reply in replies],
+            "value": pd.Series([reply.value for reply in replies], dtype=object),
+            "error": pd.Series([reply.error for reply in replies], dtype="string"),
+        }
+    )
+    frame.attrs["tracebacks"] = {reply.rank: reply.trace for reply in replies if reply.error is not None}
+    return frame

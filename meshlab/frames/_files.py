@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,7 @@ def _old_partners(frame: pd.DataFrame) -> pd.Series[str]:
 
 def frame_to_parquet(frame: pd.DataFrame, path: str | Path) -> None:
     """Write a frame to Parquet. Dtypes and `attrs` are kept."""
+    _check_pyarrow()
     frame.to_parquet(path, index=False)
 
 
@@ -129,9 +131,16 @@ def frame_from_parquet(path: str | Path, columns: Sequence[Column], content: byt
 
     # Read the file here: pyarrow reports a corrupt file as an OSError too, which would look like an unreadable one.
     data = read_file(path) if content is None else content
+    _check_pyarrow()
     with _complete(path, "Parquet"):
         check_parquet_size(data, path, row=_SAMPLE if columns is SAMPLES else _ROW)
         return conform(upgrade(pd.read_parquet(io.BytesIO(data))), columns)
+
+
+def _check_pyarrow() -> None:
+    """Raise a `BenchError` if Parquet cannot be read or written."""
+    if find_spec("pyarrow") is None:
+        raise BenchError("Parquet files need pyarrow, which is not installed", hint="run pip install pyarrow")
 
 
 def check_parquet_size(data: bytes, path: str | Path, *, row: int = _ROW) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.base._backends import BACKENDS
+from meshlab.base._collectives import COUNTED
 from meshlab.base._errors import BenchError
 from meshlab.plans._options import CALL_OPTIONS, OPTIONS
 
@@ -87,12 +88,12 @@ RESULTS = _columns(
         "size_bytes",
         "Int64",
         "Message size in bytes, S of nccl-tests: the total over ranks for gather-like collectives, and for "
-        "all_to_all_v the largest number of bytes that a rank sends or receives. Missing for functions.",
+        f"{COUNTED} the largest number of bytes that a rank sends or receives. Missing for functions.",
     ),
     (
         "imbalance",
         "float64",
-        "Largest number of bytes that a rank sends or receives in an all_to_all_v, divided by the mean: 1 for equal "
+        f"Largest number of bytes that a rank sends or receives in an {COUNTED}, divided by the mean: 1 for equal "
         "chunks. Missing for other collectives.",
     ),
     ("n_samples", "Int64", "Number of batches in the statistics."),
@@ -126,7 +127,8 @@ RESULTS = _columns(
     (
         "busbw_gbs",
         "float64",
-        "Bus bandwidth, algbw_gbs times the collective's factor, in GB/s. The factor of all_to_all_v is (n - 1) / n "
+        "Bus bandwidth, algbw_gbs times the collective's factor, in GB/s. The factor of "
+        f"{COUNTED} is (n - 1) / n "
         "for any traffic, as in nccl-tests. Missing for one rank.",
     ),
     ("n_wrong", "Int64", "Number of elements on all ranks that differ from the expected result. Missing if unchecked."),

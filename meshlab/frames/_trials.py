@@ -51,6 +51,10 @@ TRIALS = (
     Column("time_us", "float64", "Median over the rounds of the slowest rank's time per call, in µs."),
     Column("time_us_lo", "float64", "Lower bound of the 95 % interval over the rounds, in µs."),
     Column("time_us_hi", "float64", "Upper bound of the 95 % interval over the rounds, in µs."),
+    Column(
+        "compute_us", "float64", "Time of the matrix product alone, in µs. Missing without a product beside the call."
+    ),
+    Column("alone_us", "float64", "Time of the call without the product, in µs. Missing without a product."),
     Column("n_wrong", "Int64", "Number of elements on all ranks that differ from the expected result."),
     Column(
         "status",
@@ -71,6 +75,11 @@ TUNED = (
     Column("default_us", "float64", "Time per call of the default in the same rounds, in µs."),
     Column("default_us_lo", "float64", "Lower bound of its 95 % interval, in µs."),
     Column("default_us_hi", "float64", "Upper bound of its 95 % interval, in µs."),
+    Column(
+        "compute_us", "float64", "Time of the matrix product alone, in µs. Missing without a product beside the call."
+    ),
+    Column("alone_us", "float64", "Time of the call without the product, in µs. Missing without a product."),
+    Column("exposed_us", "float64", "Time that the call adds to that of the product: time_us - compute_us."),
     Column("gain", "float64", "1 - time_us / default_us: 0.2 is 20 % less time than the default. 0 for the default."),
     Column("is_confirmed", "boolean", "True if the option was clearly faster than the default again, on new ranks."),
     Column(

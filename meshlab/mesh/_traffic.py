@@ -161,7 +161,7 @@ class Traffic:
     >>> pattern = ml.Traffic.zipf(1.2, seed=0)
     >>> traffic = pattern.of(4, "64M")
     >>> traffic.imbalance.__round__(2), traffic.busiest
-    (2.11, BusiestRank(rank=2, direction='receives', n_bytes=141852672))
+    (2.11, BusiestRank(rank=2, direction='receives', n_bytes=141855168))
     >>> ml.Traffic.matrix([[0, 100], [16, 0]]).array.tolist()
     [[0, 96], [16, 0]]
     """
@@ -348,7 +348,7 @@ class Traffic:
         --------
         >>> import meshlab as ml
         >>> ml.Traffic.zipf(1.0).of(2, "1K").array.tolist()
-        [[336, 672], [336, 672]]
+        [[672, 336], [672, 336]]
         """
         count = as_integer(n_ranks)
         if count is None or count < 1:

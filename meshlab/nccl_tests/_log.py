@@ -345,6 +345,10 @@ class Section:
         """The rows of this section alone, as in `Log.results`. So a section can be compared, plotted and reported."""
         return Log(f"section {self.number}", (self,)).results
 
+    def __repr__(self) -> str:
+        test = f"{self.collective or 'unknown test'}, {self.n_ranks or '?'} ranks, {_plural(len(self.table), 'row')}"
+        return f"<Section {self.number}: {test}, {self.status}; next: .results>"
+
     @cached_property
     def rows(self) -> tuple[LogRow, ...]:
         """The complete rows, as printed."""
@@ -498,7 +502,9 @@ class Log:
         return rows
 
     def __repr__(self) -> str:
-        lines = [f"<Log {self.name}: {self.status}, {_plural(len(self.sections), 'section')}>"]
+        lines = [
+            f"<Log {self.name}: {self.status}, {_plural(len(self.sections), 'section')}; next: .results, ml.judge(log)>"
+        ]
         for number, collective, n_ranks, gpu, dtype, rows, sizes, peak, status in self._summary()[:20]:
             lines.append(
                 f"  {number}. {collective}, {n_ranks} ranks, {gpu}, {dtype}, {_plural(rows, 'row')}, {sizes}, "

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypedDict
 
+from meshlab.base._collectives import COUNTED
 from meshlab.comm._backend import CONFIGURABLE, Buffers, CallConfig
 from meshlab.mesh._traffic import Traffic, TrafficLike
 
@@ -127,12 +128,12 @@ class CallOptions:
     )
     traffic: str | None = _option(
         None,
-        text="Name of the traffic of an all_to_all_v, such as even or zipf 1.2. Missing for other collectives, and if "
+        text=f"Name of the traffic of an {COUNTED}, such as even or zipf 1.2. Missing for other collectives, and if "
         "unknown.",
         words="traffic",
         label=lambda value: f"{value} traffic",
         default_label="equal chunks",
-        help="traffics of all_to_all_v: even, zipf:1.2, zipf:1.2:SEED, spread:0.5, or a file with a matrix of bytes as "
+        help=f"traffics of {COUNTED}: even, zipf:1.2, zipf:1.2:SEED, spread:0.5, or a file with a matrix of bytes as "
         "for nccl-tests",
         is_tuned=False,
     )

@@ -42,6 +42,26 @@ PAIRED = tuple(name for name, collective in COLLECTIVES.items() if collective.is
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A call of a job that a plan measures.
+
+    Parameters
+    ----------
+    collective, axis, size_bytes, dtype, op
+        Values that the plan has for each, see `Step`. The size is 0, and the others are empty, if the call has none.
+    per_step : float
+        Number of calls of a rank in a step of the job.
+    """
+
+    collective: str
+    axis: str
+    size_bytes: int
+    dtype: str
+    op: str
+    per_step: float
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredGroup:
     """The ranks that one row of the results describes: a group, or a pair of ranks of a group."""
 
@@ -221,6 +241,7 @@ def _points(plan: Plan, groups: Mapping[str, Groups]) -> Iterator[Step]:
     """Yield all points of the plan, including duplicates. All of them have the index 0."""
     values = plan.dtype, plan.op, plan.mode, plan.in_place, option_combinations(plan), plan.sizes
     choices = [_Choice(*choice) for choice in itertools.product(*values)]
+    listed = {(call.collective, call.axis, call.size_bytes, call.dtype) for call in plan.calls}
     for axis, grouping in itertools.product(plan.axis, plan.grouping):
         n = groups[axis].size
         if grouping == "pairs" and n < 2:
@@ -228,10 +249,12 @@ def _points(plan: Plan, groups: Mapping[str, Groups]) -> Iterator[Step]:
         for number in range(2 * n_rounds(n) if grouping == "pairs" else 1):  # every round in both directions
             names = [name for name in plan.collective if _fits(name, grouping, number, n)]
             for name, choice in itertools.product(names, choices):
+                if listed and not {(name, axis, choice.size, choice.dtype), (name, axis, 0, "")} & listed:
+                    continue
                 if name in plan.functions and grouping == "pairs":
                     continue
                 if name in plan.functions or not find_collective(name).has_size:
-                    yield replace(_without_size(name, axis, n, choice.mode), grouping=grouping)
+                    yield replace(step_without_size(name, axis, n, choice.mode), grouping=grouping)
                     continue
                 if choice.in_place and (grouping == "pairs" or not find_collective(name).in_place):
                     continue
@@ -265,7 +288,11 @@ def _baseline(step: Step) -> Step:
     baseline = replace(
         step, index=0, grouping="together", concurrent_axis=None, concurrent_collective=None, concurrent=None
     )
-    return baseline if step.traffic is None else replace(baseline, traffic=None, matrix=None, size_bytes=None)
+    if step.traffic is None or step.count is None or step.dtype is None:
+        return baseline
+    # Patterns are aligned, and equal chunks are not.
+    unit = ALIGNMENT_BYTES // find_dtype(step.dtype).itemsize
+    return replace(baseline, traffic=None, matrix=None, size_bytes=None, count=step.count // unit * unit)
 
 
 def _check_same_ranks(groups: Mapping[str, Groups], axis: str, other: str) -> None:
@@ -285,7 +312,7 @@ def _fits(name: str, grouping: Grouping, number: int, n: int) -> bool:
     return name != "send"
 
 
-def _without_size(name: str, axis: str, n: int, mode: Mode) -> Step:
+def step_without_size(name: str, axis: str, n: int, mode: Mode) -> Step:
     """Return the step of a function or a barrier."""
     nothing: dict[str, Any] = dict.fromkeys(("op", "dtype", "root", "in_place", "count", "size_bytes", *OPTIONS))
     return Step(index=0, collective=name, mode=mode, axis=axis, n_ranks=n, **nothing)

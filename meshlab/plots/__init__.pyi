@@ -7,11 +7,13 @@ from ._host_diagram import host as host
 from ._lateness import batches as batches
 from ._lateness import stragglers as stragglers
 from ._machine import topology as topology
+from ._overlap import overlap as overlap
 from ._prediction import calibration as calibration
 from ._prediction import prediction as prediction
 from ._published_steps import published_steps as published_steps
 from ._ratios import comparison as comparison
 from ._rehearsal import rehearsal as rehearsal
+from ._replays import replay as replay
 from ._rings import ring as ring
 from ._routing import routing as routing
 from ._step_times import step_times as step_times

@@ -20,6 +20,7 @@ from meshlab.prediction._compute_rates import MATMUL_BITS, ComputeRates, publish
 from meshlab.prediction._compute_time import ComputeTime, compute_time, constant_time
 from meshlab.prediction._job import Job
 from meshlab.prediction._step_range import StepRange, step_range
+from meshlab.prediction._step_ratio import HIDDEN
 from meshlab.prediction._volumes import Degrees, memory_of, problems
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device
@@ -55,9 +56,13 @@ class SearchArguments(DeviceArguments, total=False):
     ep: Degree
     interleave: Degree
     order: str | Sequence[str] | None
+    exposed_share: float | None
 
 
-ARGUMENTS = Arguments(SearchArguments, dict.fromkeys(("pp", "dp", "cp", "tp", "ep", "interleave", "order")) | _DEVICE)
+ARGUMENTS = Arguments(
+    SearchArguments,
+    dict.fromkeys(("pp", "dp", "cp", "tp", "ep", "interleave", "order", "exposed_share")) | _DEVICE,
+)
 """The arguments of a search. `search` documents them."""
 
 _NARROWER, _NARROWEST = 1.6, 3.2  # peaks relative to 16 bits from which products have 8 and 4 bits
@@ -78,12 +83,20 @@ class WeakestDevice:
     rates: ComputeRates
     utilisation: tuple[float, float] | None  # share of the peak that replaces the rates
     range: StepRange
+    exposed_share: float = 1 - HIDDEN
+    """The expected share of the communication that may be hidden which stays exposed."""
 
     @classmethod
     def of(cls, cluster: Cluster, ranks: int, job: Job, choice: Mapping[str, Any]) -> WeakestDevice:
         """Return the least memory and peak of the devices with ranks, or what the caller chose instead."""
         memory_share, memory_gib, peak, utilisation, rates = (choice[name] for name in _DEVICE)
         shares = _shares(utilisation)
+        exposed = choice.get("exposed_share")
+        if exposed is not None and not (_is_positive(exposed) or exposed == 0):
+            raise MeshError(
+                f"exposed_share must be a number from 0 on, not {exposed!r}",
+                hint="measure it with ml.benchmark.overlap(engines, mesh, axis='tp')",
+            )
         if rates is not None and not isinstance(rates, ComputeRates):
             raise MeshError(
                 f"rates must be ComputeRates, not {type(rates).__name__}",
@@ -107,7 +120,8 @@ class WeakestDevice:
         if rates is None:
             rates = scaled_rates(name, choice["peak"], MATMUL_BITS[matmul])
         of_step = step_range(job, name, matmul)
-        return cls(memory_gib * memory_share * 2**30, peak * 1e12, matmul, rates, shares, of_step)
+        share = 1 - HIDDEN if exposed is None else float(exposed)
+        return cls(memory_gib * memory_share * 2**30, peak * 1e12, matmul, rates, shares, of_step, share)
 
     @property
     def compute_error(self) -> float:

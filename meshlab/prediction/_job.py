@@ -150,7 +150,8 @@ class Job:
     >>> import meshlab as ml
     >>> job = ml.Job.preset("llama3-70b")
     >>> job
-    <Job Llama 3 70B: 70.6 B parameters, 80 layers, hidden 8,192, 1,024 × 8,192 tokens, bfloat16, ZeRO-1>
+    <Job Llama 3 70B: 70.6 B parameters, 80 layers, hidden 8,192, 1,024 × 8,192 tokens, bfloat16, ZeRO-1;
+    next: ml.search(cluster, job)>
     >>> job.micro_batches("pp=4, dp=8, tp=8")
     128
     >>> job.volumes("pp=4, dp=8, tp=8")[["axis", "collective", "size_bytes", "calls"]].tail(2).values.tolist()
@@ -327,7 +328,7 @@ class Job:
         ('global_batch',)
         >>> ml.Job.preset("deepseek-v3", global_batch=4096)
         <Job DeepSeek-V3: 671 B parameters, 37.6 B per token, 61 layers, hidden 7,168, 256 experts (top 8),
-        4,096 × 4,096 tokens, bfloat16, ZeRO-1, selective recomputation>
+        4,096 × 4,096 tokens, bfloat16, ZeRO-1, selective recomputation; next: ml.search(cluster, job)>
         """
         if not isinstance(name, str) or name not in MODELS:
             raise MeshError(
@@ -694,7 +695,7 @@ class Job:
         return [*parts, *([f"{self.recompute} recomputation"] if self.recompute != "none" else [])]
 
     def __repr__(self) -> str:
-        return f"<Job {self.name + ': ' if self.name else ''}{', '.join(self._parts())}>"
+        return f"<Job {self.name + ': ' if self.name else ''}{', '.join(self._parts())}; next: ml.search(cluster, job)>"
 
     def _repr_html_(self) -> str:
         fields = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("name", "latent")]

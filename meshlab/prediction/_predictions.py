@@ -265,7 +265,7 @@ class Prediction:
 
     def __repr__(self) -> str:
         names = ", ".join(dict.fromkeys(f"{line.collective} along {line.axis}" for line in self.lines))
-        return f"<Prediction {self.mesh} on {self.title}: {names}>"
+        return f"<Prediction {self.mesh} on {self.title}: {names}; next: .explain(), .frame(), .plot()>"
 
     def __str__(self) -> str:
         return f"{self.summary()}\n\n{self.explain()}"

@@ -121,6 +121,9 @@ def search(
     rates : ComputeRates, optional
         Measured rates of your GPUs, see `meshlab.benchmark.compute_rates`. By default those of an H200, scaled to the
         slowest product.
+    exposed_share : float, optional
+        Share of the communication that a schedule may hide which stays exposed, as measured on the machine by
+        `meshlab.benchmark.overlap` or ``tune(beside=…)``. By default 0.3, fitted to published steps.
     settings : NcclSettings, optional
         Settings of NCCL that change the predicted times.
 
@@ -659,7 +662,8 @@ class Layouts:
     def __repr__(self) -> str:
         count = len(self)
         counted = f"{count:,} layout{'s' * (count != 1)}"
-        return f"<Layouts of {self.job.title} on {self.ranks:,} ranks: {counted}, {self.verdict}>"
+        title = f"<Layouts of {self.job.title} on {self.ranks:,} ranks: {counted}, {self.verdict}"
+        return f"{title}; next: .summary(), .mesh(0), .plot()>"
 
     def _repr_html_(self) -> str:
         header, rows = self._rows(_SHOWN)

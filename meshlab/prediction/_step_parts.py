@@ -15,7 +15,6 @@ from meshlab.prediction._costs import prices
 from meshlab.prediction._group_links import GroupLinks
 from meshlab.prediction._job import Job
 from meshlab.prediction._popularity import exchange_imbalance
-from meshlab.prediction._step_ratio import HIDDEN
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.prediction._volumes import Degrees, Exchange, Sizes, program
 from meshlab.topology.model._cluster import Cluster
@@ -53,7 +52,8 @@ class StepParts:
 
     def expected(self) -> Floats:
         """Return the expected time of a step, of shape (k,)."""
-        return np.asarray(self.compute + self.bubble + _expected(self.exposed).sum(axis=0))
+        exposed = _expected(self.exposed, self.hardware.exposed_share)
+        return np.asarray(self.compute + self.bubble + exposed.sum(axis=0))
 
     def ends(self) -> Floats:
         """Return the time of a step if the schedule hides what it can, and nothing, of shape (2, k)."""
@@ -166,14 +166,14 @@ def step_parts(
         part[1] += call.open_end
     seconds, launches = compute.seconds[which], compute.launches[which]
     # The host launches kernels ahead of the GPU. If it needs longer, the GPU waits for it.
-    waits = np.maximum(launches - seconds - _expected(exposed).sum(axis=0), 0.0)
+    waits = np.maximum(launches - seconds - _expected(exposed, hardware.exposed_share).sum(axis=0), 0.0)
     stage = seconds + waits
     return StepParts(stage + compute.ending[which], stage * d.bubble(job)[which], exposed, hardware)
 
 
-def _expected(exposed: Floats) -> Floats:
+def _expected(exposed: Floats, share: float) -> Floats:
     """Return the expected communication between both ends: a schedule hides most of what it can hide."""
-    return np.asarray(exposed[0] + (1 - HIDDEN) * (exposed[1] - exposed[0]))
+    return np.asarray(exposed[0] + share * (exposed[1] - exposed[0]))
 
 
 def links_text(links: GroupLinks, row: int, cluster: Cluster) -> str:

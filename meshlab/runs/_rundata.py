@@ -655,7 +655,11 @@ class RunData:
         progress = f"{self.progress.done} of {self.progress.total} steps"
         wrong = ", with WRONG results" if self.alert else ""
         name = f" {self.name!r}" if self.name else ""
-        return f"<{type(self).__name__} {self.run_id}{name}: {self.state}, {progress}, {self.where}{wrong}>"
+        title = f"<{type(self).__name__} {self.run_id}{name}: {self.state}, {progress}, {self.where}{wrong}"
+        return f"{title}; next: {self._next_steps()}>"
+
+    def _next_steps(self) -> str:
+        return ".table(), .plot(), .save(folder)"
 
     def _repr_png_(self) -> bytes | None:
         return implementation(RunData._repr_png_)(self)

@@ -513,6 +513,8 @@ def _read_frame(
         trouble, cause = f"cannot be read ({error.strerror or error})", error
     except ParseError as error:
         trouble, cause = "is corrupt", error
+    except BenchError as error:
+        trouble, cause = "cannot be read without pyarrow", error
     try:
         frame = _read_file(folder, csv, columns, n_rows, digests, frame_from_csv)
     except (OSError, ParseError):
@@ -549,6 +551,9 @@ def _read_file(
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
     """Return a plan as plain data, with only the names of the user's functions."""
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    values["calls"] = [asdict(call) for call in plan.calls]
+    if not plan.calls:  # as in files of earlier versions, which can then be read with these
+        del values["calls"]
     traffic = [None if traffic is None else traffic_to_document(traffic) for traffic in plan.traffic]
     return values | {
         "sampling": asdict(plan.sampling),

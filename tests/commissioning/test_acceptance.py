@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -21,7 +22,7 @@ from meshlab.benchmark._run import Run
 from meshlab.cli._main import main
 from meshlab.commissioning import _acceptance as accepting
 from meshlab.commissioning import _plans as planning
-from meshlab.commissioning._doctor import Check
+from meshlab.commissioning._doctor import Check, run_checks
 from meshlab.commissioning._plans import machine_mesh, matching_preset, plans
 from meshlab.report._stages import StageResult, Stages
 from meshlab.runs._rundata import RunData
@@ -232,6 +233,20 @@ def test_a_broken_installation_and_wrong_groups_fail(
     found = accept(thread_engines, installation=[Check("mpi", "broken", "no library", "pip install mpich")])
     assert [name for name, outcome in outcomes(found).items() if outcome == "failed"] == ["installation", "groups"]
     assert found.verdict == "FAILED: installation and groups. mpi is broken: no library; pip install mpich."
+
+
+def test_a_broken_library_that_the_backend_does_not_need_is_a_note(
+    thread_engines: ml.Engines, faster: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("raise ImportError('libmpi.so.12: cannot open')")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    found = accept(thread_engines, installation=run_checks())
+    assert stage(found, "installation").outcome == "passed"
+    (note,) = [sentence for sentence in stage(found, "installation").sentences if "libmpi" in sentence]
+    assert note.startswith("mpi is broken, but threads does not need it: ")
+    over_mpi, _ = accepting._installation([Check("mpi", "broken", "no library", "pip install mpich", "mpi")], ["mpi"])
+    assert over_mpi == "failed"
 
 
 def test_faults_of_the_hardware_fail() -> None:

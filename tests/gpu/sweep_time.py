@@ -14,8 +14,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import meshlab as ml
+from meshlab.benchmark import _executor
 
 PROGRAMS = {
     "all_reduce": "all_reduce_perf",
@@ -35,6 +37,22 @@ def theirs(build: Path, n: int, sizes: str, mode: str) -> float:
     return time.monotonic() - begin
 
 
+def explain(run: ml.Run, spent: list[tuple[float, float]], took: float) -> None:
+    """Print the time of the steps next to their estimate, by range of sizes."""
+    order = [run.steps[index] for index in run.plan.order(len(run.steps), 0)]
+    first = 0
+    for last in (64 << 10, 4 << 20, 64 << 20, 1 << 40):
+        pairs = [pair for step, pair in zip(order, spent, strict=False) if first < (step.size_bytes or 0) <= last]
+        if pairs:
+            real, expected = (sum(column) for column in zip(*pairs, strict=True))
+            each = 1e3 * (real - expected) / len(pairs)
+            text = f"{len(pairs)} steps, {real:.2f} s, estimated {expected:.2f} s, {each:+.1f} ms each"
+            print(f"    to {last >> 10} KiB: {text}")
+        first = last
+    steps_s = sum(real for real, _ in spent)
+    print(f"    before, between and after the steps: {took - steps_s:.2f} s", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, help="build folder of nccl-tests")
@@ -44,6 +62,14 @@ def main() -> int:
     parser.add_argument("--samplings", nargs="*", default=["quick", "default"])
     parser.add_argument("--backend", default="nccl")
     options = parser.parse_args()
+    spent: list[tuple[float, float]] = []
+    work = _executor.Work
+
+    def record(seconds: float, expected_s: float) -> Any:
+        spent.append((seconds, expected_s))
+        return work(seconds, expected_s)
+
+    _executor.Work = record  # type: ignore[assignment, misc]
     begin = time.monotonic()
     with ml.launch(options.gpus, backend=options.backend) as engines:
         print(f"start: {time.monotonic() - begin:.1f} s, {engines.where}", flush=True)
@@ -51,6 +77,7 @@ def main() -> int:
             yardstick = theirs(options.build, options.gpus, options.sizes, mode) if options.build else float("nan")
             print(f"{mode}: nccl-tests {yardstick:.1f} s, limit {LIMITS.get(mode, 1) * yardstick:.1f} s", flush=True)
             for sampling in options.samplings:
+                spent.clear()
                 begin = time.monotonic()
                 run = ml.bench(
                     engines, None, list(PROGRAMS), sizes=options.sizes, mode=mode, sampling=sampling, deadline_s=120
@@ -64,6 +91,7 @@ def main() -> int:
                     f"{measured_s:.1f} s of it measured; {counts}",
                     flush=True,
                 )
+                explain(run, spent, took)
     return 0
 
 

@@ -356,3 +356,15 @@ def test_a_price_needs_the_mesh_of_every_call() -> None:
     calls = Job.preset("mixtral-8x7b").step("dp=16", experts="edp=2, ep=8")
     with pytest.raises(MeshError, match=r"no mesh has the axes e\w+ of a call; pass experts="):
         price(calls, "dp=16", ml.preset("dgx-h100", nodes=2))
+
+
+def test_the_expected_time_follows_the_measured_exposed_share() -> None:
+    cluster = ml.preset("dgx-h100", nodes=4)
+    times = [
+        ml.search(cluster, "llama3-8b", pp=1, cp=1, tp=8, exposed_share=share).frame()["step_s"][0]
+        for share in (0.0, 0.3, 1.5)
+    ]
+    assert times[0] < times[1] < times[2]
+    assert times[1] == ml.search(cluster, "llama3-8b", pp=1, cp=1, tp=8).frame()["step_s"][0]
+    with pytest.raises(MeshError, match="exposed_share must be a number from 0 on, not -1"):
+        ml.search(cluster, "llama3-8b", exposed_share=-1)

@@ -146,6 +146,8 @@ def _choice(search: Sequence[Row], searched_default: Row, again: Sequence[Row]) 
         **{name: searched_default[name] for name in CASE},
         **{name: tuned[name] for name in OPTION},
         **times,
+        **{name: tuned[name] for name in ("compute_us", "alone_us")},
+        "exposed_us": None if tuned["compute_us"] is None else max(tuned["time_us"] - tuned["compute_us"], 0.0),
         "option": option_label(tuned),
         "gain": 1 - tuned["time_us"] / default["time_us"],
         "is_confirmed": verdict == "faster",

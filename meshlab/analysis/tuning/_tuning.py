@@ -61,7 +61,8 @@ class Tuning:
         The axis whose groups were measured.
     system : mapping of str to str, default {}
         The measured system: ``where`` (a title such as "2 × H200 · NCCL 2.32.3"), ``backend``, ``library`` (name and
-        version), ``device`` (product of the GPUs), ``hosts`` (names, separated by commas), and ``note``.
+        version), ``device`` (product of the GPUs), ``hosts`` (names, separated by commas), ``beside`` (the matrix
+        product beside the calls), and ``note``.
 
     Raises
     ------
@@ -230,6 +231,34 @@ class Tuning:
             raise BenchError(f"no tuned size is between {smallest} and {largest}", hint=self._sizes_hint())
         return pd.Series(gains, name="gain", dtype="float64")
 
+    def exposed_share(self, collective: str | None = None) -> float:
+        """Return the share of the communication that stays exposed beside the product of ``tune(beside=…)``.
+
+        Parameters
+        ----------
+        collective : str, optional
+            One of the tuned collectives. By default all.
+
+        Returns
+        -------
+        float
+            The time that the chosen calls add to the product, divided by their time alone, over all sizes. More than 1
+            if they slow the product down by more than they would take after it. For `exposed_share` of `search`.
+
+        Raises
+        ------
+        BenchError
+            If the tuning has no product, or not the collective.
+        """
+        rows = self._tuned if collective is None else self._tuned[self._tuned["collective"] == collective]
+        rows = rows[rows["exposed_us"].notna() & rows["alone_us"].gt(0)]
+        if rows.empty:
+            raise BenchError(
+                f"the tuning has no product beside {collective or 'its calls'}",
+                hint="pass beside= to tune, such as beside=(8192, 8192, 8192)",
+            )
+        return float(rows["exposed_us"].sum() / rows["alone_us"].sum())
+
     @property
     def verdicts(self) -> tuple[str, ...]:
         """One sentence per collective: how much less time its tuned calls take than those of the default."""
@@ -241,9 +270,9 @@ class Tuning:
         sizes = sizes or format_size(rows["size_bytes"].iloc[0])
         if faster:
             at = "" if faster == n == 1 else f", faster at {faster} of {n} sizes"
-            text = (
-                f"{label}: {100 * mean_gain(rows):.0f}{THIN}% less time than {self.library}'s default over {sizes}{at}"
-            )
+            pair = " with its product" if self.system.get("beside") else ""
+            gain = f"{100 * mean_gain(rows):.0f}{THIN}% less time"
+            text = f"{label}{pair}: {gain} than {self.library}'s default over {sizes}{at}"
         else:
             text = f"{label}: no option is confirmed to be faster than {self.library}'s default over {sizes}"
         for verdict, words in (
@@ -258,7 +287,8 @@ class Tuning:
 
     def __repr__(self) -> str:
         gains = ", ".join(f"{label} {100 * mean_gain(rows):.0f} %" for label, rows in self.lines)
-        return f"<Tuning of {self.axis} in {self.mesh} on {self.where or 'an unknown system'}: {gains or 'no results'}>"
+        title = f"<Tuning of {self.axis} in {self.mesh} on {self.where or 'an unknown system'}: {gains or 'no results'}"
+        return f"{title}; next: .frame(), .plot(), .save(path)>"
 
     def __str__(self) -> str:
         lines = [*self.heading(), *self.verdicts, ""]
@@ -278,6 +308,8 @@ class Tuning:
         """Return a title with axis, system, mode and element type, and the note of the system if there is one."""
         first = self._tuned.iloc[0] if len(self._tuned) else None
         parts = [f"{self.axis} (groups of {self.mesh[self.axis].size})", self.where]
+        if self.system.get("beside"):
+            parts.append(f"beside a product of {self.system['beside']}")
         if first is not None:
             shared = [plain_value(first[name]) for name in ("mode", "dtype") if self._tuned[name].nunique() == 1]
             parts += [str(value) for value in shared if value is not None]

@@ -128,21 +128,32 @@ def _registered_block(comm: Communicator, step: Step, n_bytes: int) -> Any:
 
 
 def allocate_shared(sets: Sequence[Sequence[tuple[Communicator, Step]]]) -> list[list[StepBuffers]]:
-    """Return uninitialised buffers in plain memory, where all collectives of a set use the same memory."""
-    starts = np.cumsum([0, *(max(_n_bytes(comm, step) for comm, step in parts) for parts in sets)])
-    first = sets[0][0][0]
-    block = _kept.blocks.get(first.xp.__name__)
-    if block is None or block.size < starts[-1]:
+    """Return uninitialised buffers, where all calls of a set with the same kind of buffers use the same memory.
+
+    The calls of a set have one communicator. Collective if buffers are registered or symmetric.
+    """
+    largest = [
+        max((_n_bytes(comm, step) for comm, step in parts if step.buffers == "plain"), default=0) for parts in sets
+    ]
+    starts = np.cumsum([0, *largest])
+    first = sets[0][0][0] if sets else None
+    block = None if first is None else _kept.blocks.get(first.xp.__name__)
+    if first is not None and starts[-1] and (block is None or block.size < starts[-1]):
         # Free the old block first: both may not fit into the memory, and a step is allowed to use nearly all of it.
         block = None
         _kept.blocks.clear()
         if _kept.limit is not None and _kept.n_bytes() + starts[-1] > _kept.limit:
             _kept.free_registered()
         _kept.blocks[first.xp.__name__] = block = _new_block(first, "plain", int(starts[-1]))
-    return [
-        [_buffers(block, comm, step, int(start)) for comm, step in parts]
-        for parts, start in zip(sets, starts[:-1], strict=True)
-    ]
+    shared = []
+    for parts, start in zip(sets, starts[:-1], strict=True):
+        blocks: dict[str | None, tuple[Any, int]] = {"plain": (block, int(start))}
+        for kind in dict.fromkeys(step.buffers for _, step in parts):
+            if kind != "plain":
+                alike = [(comm, step) for comm, step in parts if step.buffers == kind]
+                blocks[kind] = _registered_block(*alike[0], max(_n_bytes(*part) for part in alike)), 0
+        shared.append([_buffers(blocks[step.buffers][0], comm, step, blocks[step.buffers][1]) for comm, step in parts])
+    return shared
 
 
 def _buffers(block: Any, comm: Communicator, step: Step, start: int) -> StepBuffers:

@@ -83,6 +83,10 @@ class Trial(NamedTuple):
     """The time per call in each round, on the slowest rank of the slowest group, in µs."""
     ratio: float = float("nan")
     """The time of the first calls relative to those of the default. NaN if unknown."""
+    compute_us: float = float("nan")
+    """The time of the matrix product beside the call alone, on the slowest rank, in µs. NaN without a product."""
+    alone_us: float = float("nan")
+    """The time of the call without the product."""
 
 
 _WITHOUT_DEFAULT = Trial("failed", "the default could not be measured", None)
@@ -98,13 +102,13 @@ def try_options(
 ) -> list[Trial]:
     """Check the options of one call, the default first, and measure them in interleaved rounds. Collective."""
     # `groups` has the ranks of each group, as ranks of `everyone`, shape (groups, size).
-    vote = _Vote(StopVote(everyone, groups))
+    vote = TrialVote(StopVote(everyone, groups))
     trials: list[Trial | None] = [None] * len(steps)
     calls: dict[int, Any] = {}
     n_wrong: list[int | None] = [None] * len(steps)
     with comm.backend.local(), ExitStack() as held:
         for number, step in enumerate(steps):
-            call, n_wrong[number], trials[number] = _prepare(comm, step, how.check, vote, set_up)
+            call, n_wrong[number], trials[number] = prepare_trial(comm, step, how.check, vote, set_up)
             if trials[number] is None:
                 calls[number] = call
         if 0 not in calls:  # without the default there is nothing to compare with
@@ -148,15 +152,16 @@ def try_options(
 
         fewest = {} if how.halves else {"fewest": len(options)}
         halved = halve(len(options), measure, rounds=how.rounds, goes_on=goes_on, **fewest)
+        alone = {number: vote.alone(calls[number]) for number in options}
     for position, number in enumerate(options):
         times = tuple(halved.times[position])
         status, message = ("ok", "") if position in halved.left else ("dropped", _why_dropped(halved.times, position))
-        trials[number] = Trial(status, message, n_wrong[number], times, ratios[number])
+        trials[number] = Trial(status, message, n_wrong[number], times, ratios[number], *alone[number])
     return [trial for trial in trials if trial is not None]
 
 
-def _prepare(
-    comm: Communicator, step: Step, check: bool, vote: _Vote, set_up: SetUp
+def prepare_trial(
+    comm: Communicator, step: Step, check: bool, vote: TrialVote, set_up: SetUp
 ) -> tuple[TimedTrial | None, int | None, Trial | None]:
     """Return the prepared call and its number of wrong elements, or a trial with the reason why there is no call."""
     call, n_wrong, problem = None, None, ""
@@ -188,7 +193,7 @@ def _why_dropped(times: Sequence[Sequence[float]], position: int) -> str:
     return f"dropped after {n} round{'s' * (n != 1)}, at {ratio:.2f} times the default"
 
 
-class _Vote:
+class TrialVote:
     """Decisions that all ranks take together, because one that decided differently would deadlock the others."""
 
     def __init__(self, vote: StopVote) -> None:
@@ -206,6 +211,14 @@ class _Vote:
     def shortest(self, times: npt.NDArray[np.float64]) -> float:
         """Return the shortest batch on the slowest rank of the slowest group."""
         return float(self._vote.share(times.tolist()).max(axis=0).min())
+
+    def alone(self, call: Any) -> tuple[float, float]:
+        """Return the times of a product and of the call beside it, each alone. NaN for a call without a product."""
+        times = getattr(call, "alone_us", None)
+        if times is None:
+            return float("nan"), float("nan")
+        product, call_us = self._vote.share(times).max(axis=0)
+        return float(product), float(call_us)
 
     def outcome(self, problem: str) -> tuple[Status, str]:
         """Return the status of an option that has a problem on all ranks, or on some of them."""

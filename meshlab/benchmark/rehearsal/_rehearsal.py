@@ -541,7 +541,7 @@ class Rehearsal:
         return implementation(Rehearsal.plot)(self, **options)
 
     def __repr__(self) -> str:
-        return f"<Rehearsal on {self.where}: {self.headline}>"
+        return f"<Rehearsal on {self.where}: {self.headline}; next: .explain(), .plot()>"
 
     __str__ = explain
 

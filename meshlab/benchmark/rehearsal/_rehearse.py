@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
-from meshlab.base._errors import BenchError, EngineError, MeshError, MeshlabError, did_you_mean
+from meshlab.base._errors import BenchError, MeshError, MeshlabError, did_you_mean
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
-from meshlab.benchmark._executor import describe_sharing
-from meshlab.benchmark._interruptible import Interruptible
-from meshlab.benchmark._progress import move_bar, progress_bar
+from meshlab.benchmark._overlap import can_overlap
+from meshlab.benchmark._progress import progress_bar
 from meshlab.benchmark.on_ranks._environment import describe_rank
 from meshlab.benchmark.on_ranks._training_step import (
     CallProbe,
     RepeatedCalls,
     Schedule,
+    ScheduledStep,
     StepOptions,
     TimedCall,
     Variant,
     measure_steps,
     probe_calls,
-    probe_rank,
-    release_memory,
 )
 from meshlab.benchmark.rehearsal._rehearsal import Rehearsal, RehearsedCall, RehearsedLayout
+from meshlab.benchmark.rehearsal._session import (
+    StepSession,
+    check_collective,
+    dtypes_of,
+    power_of_two,
+    shared_bytes,
+    sharing_of,
+    step_of,
+)
+from meshlab.comm._backend import CallChoice
 from meshlab.comm._catalog import Collective, find_collective
 from meshlab.comm._elements import DTYPES, find_dtype
 from meshlab.engines._engines import Engines
@@ -63,8 +71,6 @@ _PROBED_BYTES = 64 << 20
 _MATRIX_BYTES = 512 << 20
 """The memory of the matrix products on a GPU."""
 
-_ALIGNMENT = 1 << 21
-
 
 def rehearse(
     engines: Engines,
@@ -80,6 +86,7 @@ def rehearse(
     steps: int = 5,
     check: bool = True,
     cluster: ClusterLike | None = None,
+    tuning: Tuning | Sequence[Tuning] = (),
     effect: float = 0.05,
     deadline_s: float | None = None,
     progress: bool | None = None,
@@ -124,6 +131,9 @@ def rehearse(
         Whether to compare the result of each different call with the expected one, outside the timed part.
     cluster : Cluster or str, optional
         The machine, for the prediction. By default that of the engines. Predictions are made for NCCL only.
+    tuning : Tuning or sequence of Tuning, optional
+        Tunings of axes, such as those of ``tune(beside=…)``. Their calls use the options that were chosen for their
+        size. Axes without one use the default of the library.
     effect : float, default 0.05
         The smallest relevant relative difference between two layouts.
     deadline_s : float, optional
@@ -192,7 +202,11 @@ def rehearse(
         raise BenchError(f"expected one layout of the experts per mesh, not {len(views)} for {len(meshes)}")
     if isinstance(job, str):
         job = Job.preset(job)
-    layouts = [_layout(engines, layout_mesh, view, job) for layout_mesh, view in zip(meshes, views, strict=True)]
+    tunings = [tuning] if isinstance(tuning, Tuning) else list(tuning)
+    layouts = [
+        replace(layout, choices=_choices_of(engines, layout, tunings))
+        for layout in (_layout(engines, each, view, job) for each, view in zip(meshes, views, strict=True))
+    ]
     if isinstance(tflops, ComputeRates):
         choices = replace(choices, tflops=_mean_rate(tflops, job, layouts))
     machine = None if cluster is None else as_cluster(cluster)
@@ -268,6 +282,8 @@ class _Layout:
     micro_batches: int
     bubble: float
     experts: DeviceMesh | None
+    choices: Mapping[str, Sequence[CallChoice]] = field(default_factory=dict)
+    """The tuned options of the calls of an axis."""
 
     @property
     def n_ranks(self) -> tuple[int, ...]:
@@ -305,6 +321,22 @@ def _layout(engines: Engines, mesh: MeshLike, experts: MeshLike | None, job: Job
     return _Layout(str(mesh), mesh, tuple(calls), tuple(axis_of), tuple(sets.values()), micro_batches, bubble, view)
 
 
+def _choices_of(engines: Engines, layout: _Layout, tunings: Sequence[Tuning]) -> dict[str, Sequence[CallChoice]]:
+    """Return the tuned options of the axes of a layout. Tunings of groups of another size do not apply."""
+    choices: dict[str, Sequence[CallChoice]] = {}
+    for tuning in tunings:
+        if not isinstance(tuning, Tuning):
+            raise BenchError(
+                f"tuning must be a Tuning, not {type(tuning).__name__}", hint="pass the result of ml.tune()"
+            )
+        if (backend := tuning.system.get("backend", engines.backend)) != engines.backend:
+            raise BenchError(f"the tuning was made on {backend}, but these engines run {engines.backend}")
+        size = tuning.mesh[tuning.axis].size
+        if any(name == tuning.axis and mesh[name].size == size for mesh, name in layout.sets):
+            choices[tuning.axis] = tuning.choices()
+    return choices
+
+
 def _find_axis(call: StepCall, mesh: DeviceMesh, view: DeviceMesh | None) -> tuple[DeviceMesh, str]:
     """Return the mesh that has the axes of a call, and the name of their groups in it."""
     for owner in (mesh, view):
@@ -326,31 +358,21 @@ def _can_be_rehearsed(row: Collective) -> bool:
 
 def _check_call(engines: Engines, call: StepCall, backend: str) -> None:
     """Raise unless the backend of its axis supports a call."""
-    can = engines.capabilities(backend)
-    if engines.backend in GPU_BACKENDS and backend not in GPU_BACKENDS:
-        raise BenchError(
-            f"a rehearsal on GPUs needs all axes on GPUs, but {'-'.join(call.axis)} uses {backend}",
-            hint="create the mesh without backends=",
-        )
+    can, axis = engines.capabilities(backend), "-".join(call.axis)
+    check_collective(engines, can, call.collective, axis, "job")
     row = find_collective(call.collective)
-    if call.collective not in can.collectives:
-        raise BenchError(
-            f"{can.backend} does not support {call.collective}, which the job uses along {'-'.join(call.axis)}",
-            hint=f"replace it with one of {', '.join(can.collectives)}",
-        )
     if not _can_be_rehearsed(row):
         rehearsed = [name for name in can.collectives if _can_be_rehearsed(find_collective(name))]
         raise BenchError(
             f"{call.collective} cannot be rehearsed, because not all ranks send and receive in it",
             hint=f"choose one of {', '.join(rehearsed)}",
         )
-    dtypes = can.reduce_dtypes if row.reduces and can.reduce_dtypes is not None else can.dtypes
-    dtype = find_dtype(call.dtype)
+    dtypes, dtype = dtypes_of(can, row), find_dtype(call.dtype)
     if dtype.name not in dtypes:
         alike = [name for name in dtypes if DTYPES[name].itemsize == dtype.itemsize]
         raise BenchError(
             f"{can.backend} cannot {'reduce' if row.reduces else 'send'} {call.dtype}, the type of {call.collective} "
-            f"along {'-'.join(call.axis)}",
+            f"along {axis}",
             hint=f"types of the same size, which take as long: {', '.join(alike) or 'there is none'}",
         )
 
@@ -386,11 +408,8 @@ class _Scaled:
 
     @property
     def buffer_bytes(self) -> int:
-        """The memory of a rank's buffers: the calls of an axis share theirs."""
-        largest: dict[int, int] = {}
-        for axis, step in self.distinct:
-            largest[axis] = max(largest.get(axis, 0), step.buffer_bytes + 2 * _ALIGNMENT)
-        return sum(largest.values())
+        """The memory of a rank's buffers."""
+        return shared_bytes(self.distinct)
 
     def n_calls(self, index: int) -> int:
         """Return how often a call runs in the rehearsed step."""
@@ -415,7 +434,8 @@ def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float 
         step = None
         if axis >= 0:
             size = min(call.size_bytes * size_scale * rest, most_bytes)
-            step = _step(call, layout.sets[axis][1], layout.n_ranks[axis], int(size))
+            step = step_of(call.collective, call.dtype, layout.sets[axis][1], layout.n_ranks[axis], int(size))
+            step = _tuned(step, layout.choices.get(step.axis, ()))
         flops = call.gap_flops * size_scale * rest
         timed.append(TimedCall(axis, step, flops, call.overlaps, call.micro_batches < layout.micro_batches))
         if number != call.block:
@@ -425,27 +445,13 @@ def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float 
     return _Scaled(Schedule(tuple(blocks), micro_batches), tuple(timed), tuple(repeats), (n_layers, most))
 
 
-def _step(call: StepCall, axis: str, n: int, size: int) -> Step:
-    row, dtype = find_collective(call.collective), find_dtype(call.dtype)
-    count = row.count_for(size, dtype.itemsize, n)
-    return Step(
-        index=0,
-        collective=call.collective,
-        op="sum" if row.reduces else None,
-        dtype=dtype.name,
-        root=0 if row.rooted else None,
-        in_place=call.collective == "all_reduce",  # as frameworks reduce gradients and activations
-        mode="pipelined",
-        axis=axis,
-        n_ranks=n,
-        count=count,
-        size_bytes=row.size_bytes(count, dtype.itemsize, n),
-    )
-
-
-def _power_of_two(value: float) -> float:
-    """Return the largest power of two up to a value, but at most 1."""
-    return min(1.0, 2.0 ** math.floor(math.log2(value)))
+def _tuned(step: Step, choices: Sequence[CallChoice]) -> Step:
+    """Return a call with the options that a tuning chose for its size."""
+    size = step.size_bytes or 0
+    for choice in choices:
+        if choice.collective == step.collective and (choice.max_bytes is None or size <= choice.max_bytes):
+            return replace(step, buffers=choice.buffers, **asdict(choice.config))
+    return step
 
 
 # -- measurement -------------------------------------------------------------------------------------------------------
@@ -465,12 +471,15 @@ class _Measurement:
     rounds: list[Floats] = field(default_factory=list)
 
 
-class _Session:
-    """A rehearsal under way. It measures in a thread, so that an interrupt of the caller ends it between two rounds."""
+class _Session(StepSession):
+    """A rehearsal under way."""
+
+    title = "rehearsal"
 
     def __init__(
         self, engines: Engines, layouts: Sequence[_Layout], choices: _Choices, cluster: Cluster | None
     ) -> None:
+        super().__init__([engines], f"rehearsing {len(layouts)} layout{'s' * (len(layouts) != 1)}", choices.deadline_s)
         self._engines = engines
         self._layouts = layouts
         self._choices = choices
@@ -480,57 +489,23 @@ class _Session:
             "" if engines.backend in GPU_BACKENDS else f"NCCL's formulas do not apply to {engines.backend}"
         )
         self._flops_per_us = choices.tflops * 1e6
-        self._options = StepOptions("wait", self._flops_per_us, _can_overlap(engines))
+        self._options = StepOptions("wait", self._flops_per_us, can_overlap(engines))
         self._why_wait = ""
         self._measurements: list[_Measurement] = []
-        self._n_done, self._task = 0, "starting"
 
-    def run(self, bar: Any) -> None:
-        """Measure everything, and move the bar."""
-        self._thread = Interruptible(self._work, partial(self._show, bar), self._engines.kill, "meshlab rehearsal")
-        self._thread.run()
-        if self._thread.is_stopped:
-            raise EngineError("the engines were closed during the rehearsal")
-
-    def _show(self, bar: Any) -> None:
-        if self._thread.is_stopped:
-            self._task = "interrupted, completing this round"
-        move_bar(bar, self._n_done, self._task)
-
-    def _work(self) -> None:
-        try:
-            task = f"rehearsing {len(self._layouts)} layout{'s' * (len(self._layouts) != 1)}"
-            with Lease(self._engines, task, cancel=self._thread.stop) as lease:
-                self._prepare(lease)
-                try:
-                    self._measure(lease)
-                finally:
-                    if self._engines.state == "busy":  # neither closed nor broken
-                        lease.round(release_memory).run()
-        except EngineError as error:
-            is_complete = self._measurements and all(measurement.rounds for measurement in self._measurements)
-            error.measured = self.result() if is_complete else None
-            raise
+    def _is_complete(self) -> bool:
+        return bool(self._measurements) and all(measurement.rounds for measurement in self._measurements)
 
     def _call(self, lease: Lease, function: Any, layout: _Layout, *arguments: Any, deadline_s: float | None) -> Any:
         """Run a function with the communicators of all axes of a layout, and return the values of the ranks."""
-        replies = lease.round(
-            function,
-            layout.mesh,
-            WORLD,
-            arguments,
-            concurrent=layout.sets,
-            deadline_s=deadline_s or self._choices.deadline_s,
-        ).run()
-        raise_first_error(replies, f"rehearsing {layout.name}", self._engines.ranks)
-        return [reply.value for reply in replies]
+        task = f"rehearsing {layout.name}"
+        return self._on_axes(lease, function, layout.mesh, layout.sets, arguments, task, deadline_s)
 
-    def _prepare(self, lease: Lease) -> None:
+    def _prepare(self, leases: Sequence[Lease]) -> None:
         """Choose the scale from short measurements, and check the results at that scale."""
+        (lease,) = leases
         self._task = "choosing the scale"
-        replies = lease.round(probe_rank).run()
-        raise_first_error(replies, "preparing a rehearsal", self._engines.ranks)
-        ranks = [reply.value for reply in replies]
+        ranks = self._probed_ranks(lease)
         self._why_wait = next((rank.no_products for rank in ranks if rank.no_products), "")
         if self._choices.compute == "products" and self._why_wait:
             raise BenchError(
@@ -576,7 +551,7 @@ class _Session:
             for call, axis in zip(layout.calls, layout.axis_of, strict=True)
             if axis >= 0
         ]
-        return _power_of_two(most / max(sizes)[1])
+        return power_of_two(most / max(sizes)[1])
 
     def _find_scale(self, lease: Lease, size_scale: float) -> float:
         """Return the part of a step that takes about `_STEP_US` on the slowest layout."""
@@ -603,7 +578,7 @@ class _Session:
             if needed <= memory:
                 return size_scale
             if self._size_scale is not None:
-                fits = _power_of_two(size_scale * memory / needed)
+                fits = power_of_two(size_scale * memory / needed)
                 raise BenchError(
                     f"the messages of a step take {format_size(needed)} per rank, but {format_size(max(memory, 0))} "
                     "may be used",
@@ -659,7 +634,8 @@ class _Session:
         )
         return by_call, step_us / 1e6
 
-    def _measure(self, lease: Lease) -> None:
+    def _measure(self, leases: Sequence[Lease]) -> None:
+        (lease,) = leases
         for number in range(self._choices.rounds):
             # A B, B A, A B, …: over two rounds, a linear drift of the clocks adds the same time to every layout.
             for measurement in self._measurements[:: -1 if number % 2 else 1]:
@@ -671,21 +647,21 @@ class _Session:
                     lease,
                     measure_steps,
                     measurement.layout,
-                    measurement.scaled.schedule,
-                    measurement.variants,
+                    tuple(ScheduledStep(measurement.scaled.schedule, variant) for variant in measurement.variants),
                     self._options,
                     self._choices.steps,
+                    0,
                     deadline_s=max(self._engines.deadline_s, 5 * expected_s),
                 )
-                measurement.rounds.append(np.stack(values, axis=2))  # variants, repetitions, ranks, columns
+                measurement.rounds.append(
+                    np.stack([times.steps for times in values], axis=2)
+                )  # variants, repetitions, ranks, columns
                 self._n_done += 1
 
     def result(self) -> Rehearsal:
         """Return the rounds that all layouts have completed."""
         n = min(len(measurement.rounds) for measurement in self._measurements)
-        sharing = describe_sharing(self._engines.ranks)
-        if BACKENDS[self._engines.backend].in_process:
-            sharing = f"{self._engines.world_size} ranks are threads of one process"
+        sharing = sharing_of(self._engines)
         return Rehearsal(
             layouts=tuple(_rehearsed_layout(measurement, n) for measurement in self._measurements),
             where=self._engines.where,
@@ -699,11 +675,6 @@ class _Session:
             why_unpredicted=self._why_unpredicted,
             effect=self._choices.effect,
         )
-
-
-def _can_overlap(engines: Engines) -> bool:
-    """Return whether a rank can communicate while it computes. MPI needs the thread level MPI_THREAD_MULTIPLE, 3."""
-    return engines.capabilities().facts.get("thread level", "3") == "3"
 
 
 def _flops(scaled: _Scaled) -> float:

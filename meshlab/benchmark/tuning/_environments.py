@@ -1,13 +1,19 @@
-"""Environment variables of ranks: the settings of several collectives, on as few sets of ranks as possible."""
+"""Environment variables of ranks: the settings of several collectives, on as few sets of new ranks as possible."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from meshlab.benchmark.on_ranks._buffers import release_buffers
+from meshlab.engines._launch import launch
+from meshlab.engines._lease import Lease
+
 if TYPE_CHECKING:
     from meshlab.benchmark.tuning._options import TuningOption
+    from meshlab.engines._engines import Engines
     from meshlab.plans._steps import Step
 
 
@@ -56,3 +62,22 @@ def distribute(settings: Mapping[str, Mapping[str, Setting]]) -> list[Environmen
             else:
                 environments.append(Environment(dict(setting.variables), {collective: name}))
     return environments
+
+
+@contextmanager
+def new_ranks(
+    lease: Lease, variables: Mapping[str, str], on_start: Callable[[Engines], object] = lambda engines: None
+) -> Iterator[Lease]:
+    """Start ranks like those of a lease, with further variables. If that is impossible, open new communicators."""
+    engines = lease.engines
+    arguments = engines.launch_arguments
+    if arguments is None:
+        lease.relaunch()
+        yield lease
+        return
+    lease.round(release_buffers).run()  # the new ranks need the memory
+    env = {**(arguments["env"] or {}), **variables}
+    started = launch(engines.world_size, **{**arguments, "env": env}, deadline_s=engines.deadline_s)
+    on_start(started)
+    with started, Lease(started, lease.task) as new:
+        yield new

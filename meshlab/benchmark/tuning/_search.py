@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,10 +23,10 @@ from meshlab.benchmark._preparation import plan_registered, usable_memory, votin
 from meshlab.benchmark._progress import move_bar
 from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
 from meshlab.benchmark.on_ranks._option_trials import HOPELESS, SetUp, Trial, TrialRounds, try_options
-from meshlab.benchmark.tuning._environments import Environment, Setting, distribute
+from meshlab.benchmark.on_ranks._overlap import Product, set_up_beside
+from meshlab.benchmark.tuning._environments import Environment, Setting, distribute, new_ranks
 from meshlab.benchmark.tuning._options import TuningOption
 from meshlab.engines._engines import Engines
-from meshlab.engines._launch import launch
 from meshlab.engines._lease import Lease, raise_first_error
 from meshlab.frames._statistics import median_interval
 from meshlab.frames._trials import CASE, OPTION, TRIALS, as_trials, option_key
@@ -66,6 +66,8 @@ class _Record:
     status: str = "ok"
     message: str = ""
     n_wrong: int | None = None
+    alone_us: list[tuple[float, float]] = field(default_factory=list)
+    """The times of the product and of the call beside it, each alone. Empty for calls without a product."""
 
 
 class SearchEffort(NamedTuple):
@@ -92,6 +94,8 @@ class TuningSearch:
     """The environments to try for each collective, by name."""
     set_up: SetUp | None = None
     """Prepares and checks an option on a rank, instead of `set_up_step`."""
+    beside: Product | None = None
+    """A matrix product beside each call. The fastest option is that of the pair."""
 
     def __post_init__(self) -> None:
         self._rounds, self._budget_s, self._confirms, self._deadline_s = self.effort
@@ -103,6 +107,8 @@ class TuningSearch:
         self._began = time.monotonic()
         self._limit_s = math.inf
         self._memory = 0  # that the buffers of a rank may use, in bytes
+        if self.beside is not None:
+            self.set_up = partial(set_up_beside, self.beside)
 
     def run(self, bar: Any) -> None:
         """Measure everything, and move the bar."""
@@ -160,7 +166,8 @@ class TuningSearch:
 
     def _leave_out_large(self, lease: Lease) -> None:
         """Keep only calls whose buffers fit into the memory. Each kind of buffers has its own."""
-        most = self._memory = usable_memory(lease, "preparing a tuning")
+        taken = 0 if self.beside is None else self.beside.n_bytes
+        most = self._memory = usable_memory(lease, "preparing a tuning") - taken
         steps = []
         for step in self.steps:
             kinds = {option.buffers for option in self.options(step)}
@@ -343,20 +350,9 @@ class TuningSearch:
                     if not record.times_us:
                         record.status, record.message = "failed", error.summary
 
-    @contextmanager
-    def _new_ranks(self, lease: Lease, environment: Environment) -> Iterator[Lease]:
+    def _new_ranks(self, lease: Lease, environment: Environment) -> AbstractContextManager[Lease]:
         """Start ranks with an environment, or at least open new communicators."""
-        arguments = self.engines.launch_arguments
-        if arguments is None:
-            lease.relaunch()
-            yield lease
-            return
-        lease.round(release_buffers).run()  # the new ranks need the memory
-        variables = {**(arguments["env"] or {}), **environment.variables}
-        started = launch(self.engines.world_size, **{**arguments, "env": variables}, deadline_s=self.engines.deadline_s)
-        self._started.append(started)
-        with started, Lease(started, lease.task) as new:
-            yield new
+        return new_ranks(lease, environment.variables, self._started.append)
 
     def _measure(self, lease: Lease, calls: _Calls, phase: str, how: Callable[[], TrialRounds]) -> None:
         self._plan_buffers(lease, calls)
@@ -410,6 +406,8 @@ class TuningSearch:
             record.message = messages[0] if messages else first.message
         counts = [trial.n_wrong for trial in trials if trial.n_wrong is not None]
         record.n_wrong = sum(counts) if counts else record.n_wrong
+        if not math.isnan(first.compute_us):
+            record.alone_us.append((first.compute_us, first.alone_us))
         if option.is_capped and first.status == "dropped" and first.ratio > HOPELESS:
             size = format_size(step.size_bytes or 0)
             self._slower[step.collective, option] = (
@@ -455,6 +453,7 @@ class TuningSearch:
         for (phase, step, option), record in list(self._records.items()):
             times = np.array(record.times_us)
             lo, hi = median_interval(times)
+            compute_us, alone_us = np.median(record.alone_us, axis=0) if record.alone_us else (None, None)
             rows.append(
                 {name: getattr(step, name) for name in CASE}
                 | {name: getattr(option, name) for name in OPTION}
@@ -464,6 +463,8 @@ class TuningSearch:
                     "time_us": float(np.median(times)) if len(times) else None,
                     "time_us_lo": lo,
                     "time_us_hi": hi,
+                    "compute_us": compute_us,
+                    "alone_us": alone_us,
                     "n_wrong": record.n_wrong,
                     "status": record.status,
                     "message": record.message or None,
@@ -483,6 +484,8 @@ class TuningSearch:
             "hosts": ", ".join(hosts),
             "user": current_user(),
         }
+        if self.beside is not None:
+            system["beside"] = str(self.beside)
         shared = describe_sharing(self.engines.ranks)
         if shared:
             system["note"] = shared

@@ -12,6 +12,7 @@ from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
 from meshlab.benchmark._bench import check_fit
+from meshlab.benchmark._overlap import as_product
 from meshlab.benchmark._progress import progress_bar
 from meshlab.benchmark.tuning._environments import Setting
 from meshlab.benchmark.tuning._options import TuningOption, check_options, options_for, settings_for
@@ -39,6 +40,7 @@ def tune(
     in_place: bool = True,
     mode: str | None = None,
     options: str | Sequence[str] | None = None,
+    beside: int | tuple[int, int, int] | None = None,
     rounds: int = 12,
     budget_s: float | None = None,
     confirm: bool = True,
@@ -78,6 +80,9 @@ def tune(
     options : str or sequence of str, optional
         Options to vary: ``"buffers"``, ``"algorithm"``, ``"protocol"``, ``"min_ctas"``, ``"max_ctas"`` and
         ``"cta_policy"`` of NCCL, or algorithms by name. By default everything.
+    beside : int or (int, int, int), optional
+        A matrix product of this size (m, n, k) to run on each rank at the same time as every call, of float16 on GPUs
+        and of float32 elsewhere. The time of an option is then that of the pair, see `overlap`.
     rounds : int, default 12
         Number of rounds. The confirmation has twice as many. An interval needs 6.
     budget_s : float, optional
@@ -144,6 +149,9 @@ def tune(
         SearchEffort(number, budget_s, confirm, deadline_s),
         options=_options(engines, only),
         settings=_settings(engines, names, only),
+        beside=None
+        if beside is None
+        else as_product(beside, "float16" if engines.backend in GPU_BACKENDS else "float32"),
     )
     with progress_bar(progress, unit="call") as bar:
         search.run(bar)

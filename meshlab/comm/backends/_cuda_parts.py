@@ -6,6 +6,7 @@ CUDA runtime. NVIDIA's cuda-pathfinder finds libraries in the environment, and t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
 from importlib.metadata import PackageNotFoundError, distribution
@@ -194,6 +195,15 @@ def _headers() -> CudaPart:
 
 def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
+
+
+def open_device(device: int) -> None:
+    """Start CUDA on a device. In a thread, because it takes about a second, in which Python can import packages."""
+    # The primary context is that of the CUDA runtime, and so of CuPy and NCCL. Later code reports the errors.
+    with contextlib.suppress(OSError, AttributeError):
+        driver, handle, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
+        if not driver.cuInit(0) and not driver.cuDeviceGet(ctypes.byref(handle), device):
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle)
 
 
 def is_mappable(pointer: int) -> bool:

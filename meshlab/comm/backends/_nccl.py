@@ -507,6 +507,11 @@ class NcclBackend:
         self.make_ready()
         return self._timer.held(work, self.barrier, mode, calls)
 
+    def captured(self, work: Callable[[], object], stream: Any = None) -> AbstractContextManager[Work]:
+        """Capture work on the communication stream, or on another one, and return its replay. See `StreamTimer`."""
+        self.make_ready()
+        return (self._timer if stream is None else StreamTimer(stream, self.wait)).captured(work, 1)
+
     def make_ready(self) -> None:
         """Wait until the communication stream is idle, and order it after the work of the user."""
         self.check_alive()

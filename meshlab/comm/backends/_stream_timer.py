@@ -54,7 +54,7 @@ class StreamTimer:
         if mode == "isolated":
             yield partial(self._isolated, work, barrier)
         elif mode == "graph":
-            with self._captured(work, calls) as replay:
+            with self.captured(work, calls) as replay:
                 replay()
                 yield partial(self._back_to_back, replay, barrier, calls)
         else:
@@ -68,10 +68,10 @@ class StreamTimer:
         # calls would not wait for the host, as they do when no load runs, so the two could not be compared.
         # The load is always a graph, also next to calls that are enqueued one by one: a single thread could not enqueue
         # both fast enough. And it never has to stop: each batch has its own load, of a fixed number of calls.
-        with load.timer._captured(load.work, load.calls) as start_load, contextlib.ExitStack() as captured:
+        with load.timer.captured(load.work, load.calls) as start_load, contextlib.ExitStack() as captured:
             batch = _repeated(work, calls)
             if mode == "graph":
-                batch = captured.enter_context(self._captured(work, calls))
+                batch = captured.enter_context(self.captured(work, calls))
             for enqueue in (start_load, batch):  # warm-up, one after the other
                 enqueue()
                 self._wait_idle()
@@ -111,7 +111,7 @@ class StreamTimer:
         self._captures.clear()
 
     @contextmanager
-    def _captured(self, work: Work, calls: int) -> Iterator[Work]:
+    def captured(self, work: Work, calls: int) -> Iterator[Work]:
         """Capture calls, and return a function that replays them. The graphs exist until the end of the block."""
         graphs: list[Any] = []
         self._captures.append(graphs)

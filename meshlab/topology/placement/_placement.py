@@ -435,7 +435,7 @@ class Placement:
         return words[i][j] if words[i][j] != UNKNOWN else words[j][i]
 
     def __repr__(self) -> str:
-        return f"<Placement of {self.mesh} on {self.cluster.summary}>"
+        return f"<Placement of {self.mesh} on {self.cluster.summary}; next: .explain(), .loads(axis), .plot()>"
 
     def _repr_html_(self) -> str:
         rows = []

@@ -19,6 +19,7 @@ from meshlab.benchmark.on_ranks._training_step import Variant
 from meshlab.benchmark.rehearsal import _rehearse as rehearsing
 from meshlab.benchmark.rehearsal._rehearsal import Rehearsal, RehearsedCall, RehearsedLayout
 from meshlab.prediction._step_calls import StepCall
+from tests.analysis.trial_maker import WINDOW, a_tuning, both
 
 MESH = "dp=2, tp=2"
 
@@ -111,7 +112,7 @@ def test_a_union_of_axes_is_one_group(thread_engines: ml.Engines) -> None:
 
 
 def test_without_threads_in_mpi_nothing_overlaps(monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines) -> None:
-    monkeypatch.setattr(rehearsing, "_can_overlap", lambda engines: False)
+    monkeypatch.setattr(rehearsing, "can_overlap", lambda engines: False)
     found = rehearse(thread_engines)
     assert part(found, "dp", "hidden_us") == 0
     assert "nothing overlaps" in found.explain()
@@ -289,7 +290,7 @@ def test_a_rehearsal_is_shown_as_text_and_html() -> None:
     found = rehearsal_of(layout_of("dp=2, tp=2", [150] * 6))
     assert repr(found) == (
         "<Rehearsal on 2 × H100 · NCCL: dp=2, tp=2: a step takes 150\N{THIN SPACE}µs, of which communication adds "
-        "50.0\N{THIN SPACE}µs (33 %)>"
+        "50.0\N{THIN SPACE}µs (33 %); next: .explain(), .plot()>"
     )
     html = found._repr_html_()
     assert "matrix products in float16 at 600 TFLOP/s" in html
@@ -438,3 +439,24 @@ def test_frames_have_stable_columns(thread_engines: ml.Engines) -> None:
     assert isinstance(frame, pd.DataFrame)
     assert found.calls().columns.tolist()[:4] == ["layout", "axis", "collective", "what"]
     assert found.steps()["bubble"].isna().all()
+
+
+# -- tunings -----------------------------------------------------------------------------------------------------------
+
+
+def test_calls_use_the_options_that_a_tuning_chose_for_their_size() -> None:
+    tuning = a_tuning([*both(WINDOW, 4096, 3.0, 3.0), *both({}, 4096, 6.0, 6.0), *both({}, 1 << 20, 60.0, 60.0)])
+    small = rehearsing._step(call("tp"), "tp", 2, 4096)
+    assert rehearsing._tuned(small, tuning.choices()).buffers == "symmetric"
+    large = rehearsing._step(call("tp"), "tp", 2, 1 << 20)
+    assert rehearsing._tuned(large, tuning.choices()) == large
+    other = rehearsing._step(call("tp", "all_gather"), "tp", 2, 4096)
+    assert rehearsing._tuned(other, tuning.choices()) == other
+
+
+def test_a_tuning_of_another_backend_is_rejected(thread_engines: ml.Engines) -> None:
+    tuning = a_tuning([*both({}, 4096, 6.0, 6.0)])
+    with pytest.raises(BenchError, match="the tuning was made on nccl, but these engines run threads"):
+        rehearse(thread_engines, tuning=tuning)
+    here = a_tuning([*both({}, 4096, 6.0, 6.0)], system={"backend": "threads"})
+    assert part(rehearse(thread_engines, tuning=[here]), "tp") > 0

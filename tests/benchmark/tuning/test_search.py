@@ -14,6 +14,7 @@ import meshlab as ml
 from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.base._errors import BenchError, EngineError, MeshError
 from meshlab.benchmark.on_ranks import _option_trials as option_trials
+from meshlab.benchmark.tuning import _environments as tuning_environments
 from meshlab.benchmark.tuning import _search as tuning_search
 from meshlab.benchmark.tuning._environments import Setting, distribute
 from meshlab.benchmark.tuning._options import TuningOption
@@ -84,6 +85,36 @@ def test_a_tuning_has_the_fastest_confirmed_option_of_each_size(thread_engines: 
     assert found.system["backend"] == "threads"
     assert found.system["where"] == thread_engines.where
     assert thread_engines.state == "ready"
+
+
+def test_calls_beside_a_product_have_their_exposed_time(thread_engines: ml.Engines) -> None:
+    planted = PlantedOptions(four_is_best)
+
+    def beside(comm: Any, step: Step, check: bool) -> Any:
+        call, n_wrong = planted(comm, step, check)
+        call.alone_us = (60.0, 20.0 + comm.world_rank)
+        return call, n_wrong
+
+    search = search_on(thread_engines, beside)
+    search.run(Bar())
+    tuning = search.result()
+    frame = tuning.frame()
+    assert frame[["compute_us", "alone_us"]].to_numpy().tolist() == [[60.0, 23.0]] * 2
+    assert frame["exposed_us"].tolist() == [20.0, 40.0]
+    assert tuning.exposed_share() == pytest.approx(60 / 46)
+    with pytest.raises(BenchError, match="the tuning has no product beside all_gather"):
+        tuning.exposed_share("all_gather")
+
+
+@pytest.mark.full
+def test_a_tuning_beside_a_product_measures_pairs_over_mpi(mpi_engines: ml.Engines) -> None:
+    tuning = ml.tune(
+        mpi_engines, "tp=4", axis="tp", sizes="4K", options="no device", beside=(32, 16, 8), rounds=2, confirm=False
+    )
+    assert tuning.system["beside"] == "32 × 16 × 8 float32"
+    assert "beside a product of 32 × 16 × 8 float32" in str(tuning)
+    assert tuning.trials["compute_us"].gt(0).all()
+    assert "all_reduce with its product: " in tuning.verdicts[0]
 
 
 def test_without_confirmation_nothing_is_confirmed(thread_engines: ml.Engines) -> None:
@@ -292,8 +323,8 @@ class Launches:
         self.of_engines: dict[ml.Engines, dict[str, str]] = {}
         self.now: dict[str, str] = {}
         self.fails = fails
-        self.original = tuning_search.launch
-        monkeypatch.setattr(tuning_search, "launch", self.launch)
+        self.original = tuning_environments.launch
+        monkeypatch.setattr(tuning_environments, "launch", self.launch)
         launch_arguments = {"backend": "threads", "env": {"USER_SET": "1"}, "checks": "first", "devices": None}
         monkeypatch.setattr(type(engines), "launch_arguments", property(lambda self: launch_arguments))
 

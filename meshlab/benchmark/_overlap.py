@@ -1,0 +1,452 @@
+"""overlap: what a collective and a matrix product on the same devices cost each other, by the options of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.analysis._turn_ratios import ratio_of_rounds
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS
+from meshlab.base._errors import BenchError, did_you_mean
+from meshlab.base._units import THIN, format_size, format_time_us
+from meshlab.benchmark._bench import DEFAULT_COLLECTIVE, check_fit
+from meshlab.benchmark._preparation import usable_memory, voting_ranks
+from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
+from meshlab.benchmark.on_ranks._overlap import PARTS, PairRounds, PairTrial, Product, measure_pairs
+from meshlab.benchmark.tuning._environments import new_ranks
+from meshlab.benchmark.tuning._options import TuningOption, check_options, options_for, settings_for
+from meshlab.comm._elements import find_dtype
+from meshlab.engines._lease import Lease, raise_first_error
+from meshlab.frames._statistics import median_interval
+from meshlab.frames._trials import OPTION, option_label
+from meshlab.mesh._axes import as_integer
+from meshlab.mesh._mesh import MeshLike, as_mesh
+from meshlab.plans._plan import Plan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshlab.comm._backend import Capabilities
+    from meshlab.engines._engines import Engines
+    from meshlab.mesh._mesh import DeviceMesh
+    from meshlab.plans._steps import Step
+
+Floats = npt.NDArray[np.float64]
+Option = str | Mapping[str, Any]
+Shape = int | tuple[int, int, int]
+
+_REPEATS = 4
+_LONGEST_S = 60.0
+"""The time limit of a round in addition to the deadline of the engines, in seconds."""
+
+
+class OverlapEffort(TypedDict, total=False):
+    """The extent of an overlap measurement."""
+
+    rounds: int
+    launches: int
+
+
+def overlap(
+    engines: Engines,
+    mesh: MeshLike,
+    *,
+    axis: str | Sequence[str],
+    collectives: str | Sequence[str] = DEFAULT_COLLECTIVE,
+    sizes: str | int | Sequence[int | str] = "1M:256M*4",
+    matrix: Shape | Sequence[Shape] = 8192,
+    dtype: str | Sequence[str] = "float16",
+    options: str | Sequence[Option] | None = None,
+    **effort: Unpack[OverlapEffort],
+) -> pd.DataFrame:
+    """Measure what collectives and a matrix product on the same devices cost each other.
+
+    The product alone, the collective alone, and both together take turns in rounds, with all options of the call. On
+    GPUs they run on two streams, and are captured into graphs. Elsewhere the collective runs in a second thread. The
+    matrices and messages are random, because a product of zeros needs less power. Waits until everything is measured.
+
+    Parameters
+    ----------
+    engines : Engines
+        The ranks.
+    mesh : DeviceMesh or str
+        The mesh whose groups communicate.
+    axis : str or sequence of str
+        The axis along which they communicate, or several as one. All groups communicate at the same time.
+    collectives : str or sequence of str, default "all_reduce"
+        Collectives by name.
+    sizes : str, int or sequence of these, default "1M:256M*4"
+        Message sizes in bytes, as in `bench`. The elements are float32.
+    matrix : int, (int, int, int), or sequence of these, default 8192
+        Shapes of the product: (m, n, k) for matrices of (m, k) and (k, n) elements, or one number for all three.
+    dtype : str or sequence of str, default "float16"
+        Element types of the matrices.
+    options : str or sequence of str or mapping, optional
+        The options of the calls besides the default: names as in `tune`, such as ``"buffers, max_ctas"``, to vary, or
+        options such as ``{"buffers": "symmetric", "cta_policy": "zero"}``. A ``setting`` is a name of environment
+        variables of `tune`, whose calls are measured on new ranks.
+    rounds : int, default 12
+        Number of rounds. An interval needs 6.
+    launches : int, default 1
+        Number of repetitions, each on new ranks.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per collective, size, product and option: ``axis``, ``collective``, ``size_bytes``, ``m``, ``n``, ``k``,
+        ``dtype``, the options, and ``option`` in words. Medians of the slowest rank in µs, each with its 95 % interval
+        (``_lo``, ``_hi``): ``compute_us``, ``communication_us``, ``both_us`` and ``exposed_us``, the time that the
+        collective adds to the product. ``overlap``, the saved time relative to the shorter one of the two (1 is
+        complete overlap). ``compute_slowdown`` and ``communication_slowdown`` with intervals: the time beside the
+        other, divided by the time alone. ``exposed_share``, the exposed time divided by that of the collective alone.
+        ``gain`` with its interval: 1 - both / both by default in the same rounds. ``n_rounds``, ``n_wrong``,
+        ``status`` and ``message``, as in `meshlab.frames.TRIALS`. ``attrs["verdicts"]`` has a sentence per call, and
+        ``attrs["verdict"]`` one for all.
+
+    Raises
+    ------
+    BenchError
+        If an argument is invalid, or the matrices and messages exceed the memory.
+        If the MPI library cannot communicate in a second thread.
+    EngineError
+        If a rank fails, or has no cuBLAS, which the extras for GPUs do not install because of its size.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> with ml.launch(2, backend="threads") as engines:
+    ...     frame = ml.benchmark.overlap(engines, "tp=2", axis="tp", sizes="64K", matrix=128, dtype="float32")
+    >>> frame[["collective", "size_bytes", "m", "option", "n_wrong"]].to_numpy().tolist()
+    [['all_reduce', 65536, 128, 'default', 0]]
+    """
+    mesh = as_mesh(mesh, fill=engines.world_size)
+    lab = _Lab.of(engines, mesh, axis, collectives, sizes, options, effort)
+    products = [
+        as_product(shape, name)
+        for shape in (matrix if isinstance(matrix, Sequence) and not _is_shape(matrix) else [matrix])
+        for name in ([dtype] if isinstance(dtype, str) else dtype)
+    ]
+    with Lease(engines, "measuring overlap") as lease:
+        try:
+            for launch in range(lab.launches):
+                lab.measure(lease, products, is_new=launch > 0)
+        finally:
+            if engines.state == "busy":
+                lease.round(release_buffers).run()
+    table = overlap_frame(lab.records)
+    table.attrs["where"] = engines.where_of(mesh, [lab.steps[0].axis])
+    return table
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 3 and all(as_integer(part) is not None for part in value)
+
+
+def as_product(shape: Any, dtype: str) -> Product:
+    """Return a product of a shape, after a check."""
+    parts = [as_integer(part) for part in (shape if isinstance(shape, Sequence) else [shape] * 3)]
+    if isinstance(shape, str) or len(parts) != 3 or any(part is None or part < 1 for part in parts):
+        raise BenchError(f"a matrix product is a number or (m, n, k), not {shape!r}", hint="pass (8192, 8192, 8192)")
+    m, n, k = (part or 0 for part in parts)
+    return Product(m, n, k, find_dtype(dtype).name)
+
+
+@dataclass(frozen=True, eq=False)
+class PairRecord:
+    """The measurements of an option of a call beside a product."""
+
+    step: Step
+    product: Product
+    option: TuningOption
+    trials: list[Sequence[PairTrial]] = field(default_factory=list)
+    """Those of all ranks in each launch."""
+
+    @property
+    def times_us(self) -> Floats:
+        """The times of the slowest rank, shape (launches, rounds, `PARTS`)."""
+        launches = [[trial.times_us for trial in trials if trial.times_us is not None] for trials in self.trials]
+        return np.stack([np.max(np.stack(ranks), axis=0) for ranks in launches if ranks])
+
+    @property
+    def failure(self) -> PairTrial | None:
+        """A trial of the option that was not measured, or None."""
+        return next((trial for trials in self.trials for trial in trials if trial.times_us is None), None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Lab:
+    """The calls of a measurement, their options, and what was measured."""
+
+    mesh: DeviceMesh
+    steps: Sequence[Step]
+    options: Callable[[Step], list[TuningOption]]
+    settings: Mapping[str, Mapping[str, str]]
+    rounds: int
+    launches: int
+    records: list[PairRecord] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        engines: Engines,
+        mesh: DeviceMesh,
+        axis: str | Sequence[str],
+        collectives: str | Sequence[str],
+        sizes: Any,
+        options: str | Sequence[Option] | None,
+        effort: OverlapEffort,
+    ) -> _Lab:
+        """Check the arguments, and return the calls."""
+        unknown = next((name for name in effort if name not in OverlapEffort.__annotations__), None)
+        if unknown is not None:
+            names = [*OverlapEffort.__annotations__, "collectives", "options", "matrix", "sizes"]
+            raise BenchError(f"overlap() has no argument {unknown!r}{did_you_mean(unknown, names)}")
+        numbers = {"rounds": 12, "launches": 1} | effort
+        for name, value in numbers.items():
+            if (as_integer(value) or 0) < 1:
+                raise BenchError(f"{name} must be an integer of at least 1, not {value!r}")
+        is_gpu = engines.backend in GPU_BACKENDS
+        name = axis if isinstance(axis, str) else "-".join(axis)
+        plan = Plan(
+            collectives, name, sizes=sizes, in_place=False, mode="graph" if is_gpu else "pipelined", dtype="float32"
+        )
+        check_fit(engines, mesh, plan)
+        if not can_overlap(engines):
+            raise BenchError(
+                "this MPI library cannot communicate in a second thread, so nothing overlaps",
+                hint="use another MPI library, or backend='threads'",
+            )
+        can = engines.capabilities(engines.backend_of(mesh, name))
+        n_hosts = len({info.host for info in engines.ranks})
+        choices, settings = _choices(options, can, plan.collective, n_hosts)
+        return cls(mesh, plan.steps(mesh), choices, settings, int(numbers["rounds"]), int(numbers["launches"]))
+
+    def measure(self, lease: Lease, products: Sequence[Product], *, is_new: bool) -> None:
+        """Measure all calls and options once, on the present ranks or on new ones."""
+        names = dict.fromkeys(option.setting for step in self.steps for option in self.options(step))
+        for setting in names:
+            with ExitStack() as stack:
+                ranks = lease
+                if is_new or setting is not None:
+                    variables = {} if setting is None else self.settings[setting]
+                    ranks = stack.enter_context(new_ranks(lease, variables))
+                memory = usable_memory(ranks, "preparing an overlap")
+                for product in products:
+                    for step in self.steps:
+                        options = [option for option in self.options(step) if option.setting == setting]
+                        if options:
+                            self._measure_step(ranks, step, product, options, memory)
+
+    def _measure_step(
+        self, lease: Lease, step: Step, product: Product, options: Sequence[TuningOption], memory: int
+    ) -> None:
+        lease.task = f"measuring {step.collective}, {format_size(step.size_bytes or 0)}, beside a product"
+        needed = product.n_bytes + len({option.buffers for option in options}) * block_bytes(step)
+        if needed > memory:
+            raise BenchError(
+                f"{lease.task} takes {format_size(needed)} per rank, but {format_size(memory)} may be used",
+                hint="choose smaller sizes or matrices",
+            )
+        everyone, (members,) = voting_ranks(self.mesh[step.axis])
+        how = PairRounds(self.rounds, _REPEATS)
+        steps = [option.apply_to(step) for option in options]
+        replies = lease.round(
+            measure_pairs,
+            self.mesh,
+            step.axis,
+            (steps, product, how, members),
+            also=(everyone,),
+            deadline_s=lease.engines.deadline_s + _LONGEST_S,
+        ).run()
+        raise_first_error(replies, lease.task, lease.engines.ranks)
+        for option, trials in zip(options, zip(*(reply.value for reply in replies), strict=True), strict=True):
+            self._record(step, product, option).trials.append(trials)
+
+    def _record(self, step: Step, product: Product, option: TuningOption) -> PairRecord:
+        for record in self.records:
+            if (record.step, record.product, record.option) == (step, product, option):
+                return record
+        self.records.append(PairRecord(step, product, option))
+        return self.records[-1]
+
+
+def can_overlap(engines: Engines) -> bool:
+    """Return whether a rank can communicate while it computes. MPI needs the thread level MPI_THREAD_MULTIPLE, 3."""
+    return engines.capabilities().facts.get("thread level", "3") == "3"
+
+
+def _choices(
+    options: str | Sequence[Option] | None, can: Capabilities, collectives: Sequence[str], n_hosts: int
+) -> tuple[Callable[[Step], list[TuningOption]], dict[str, dict[str, str]]]:
+    """Return the options of each call, the default first, and the variables of those that need new ranks."""
+    if options is None:
+        return (lambda step: [TuningOption()]), {}
+    parts: list[Option] = [part.strip() for part in options.split(",")] if isinstance(options, str) else list(options)
+    settings: dict[str, dict[str, str]] = {}
+    for collective in collectives if not BACKENDS[can.backend].why_not_tuned else ():
+        settings |= settings_for(can, collective)
+    names = [part for part in parts if isinstance(part, str)]
+    if names and len(names) < len(parts):
+        raise BenchError("options are either names or mappings, not both", hint="pass options=['buffers', 'max_ctas']")
+    if names:
+        check_options(names, can, collectives)
+
+        def varied(step: Step) -> list[TuningOption]:
+            in_environment = settings_for(can, step.collective, only=names) if settings else ()
+            return [
+                *options_for(can, step.collective, step.size_bytes or 0, only=names, n_hosts=n_hosts),
+                *(TuningOption(setting=name) for name in in_environment),
+            ]
+
+        return varied, settings
+    listed = [TuningOption(), *(_as_option(part, settings) for part in parts)]
+    return (lambda step: list(dict.fromkeys(listed))), settings
+
+
+def _as_option(part: Any, settings: Mapping[str, Mapping[str, str]]) -> TuningOption:
+    names = [item.name for item in fields(TuningOption)]
+    unknown = [name for name in part if name not in names] if isinstance(part, Mapping) else [part]
+    if unknown:
+        raise BenchError(f"unknown option {unknown[0]!r}{did_you_mean(str(unknown[0]), names)}; choose from {names}")
+    option = replace(TuningOption(), **part)
+    if option.setting is not None and option.setting not in settings:
+        known = ", ".join(settings) or "none, because this library can choose per call"
+        raise BenchError(f"unknown setting {option.setting!r}; these engines have {known}")
+    return option
+
+
+# -- result ------------------------------------------------------------------------------------------------------------
+
+
+def overlap_frame(records: Sequence[PairRecord]) -> pd.DataFrame:
+    """Return the frame of an overlap measurement."""
+    import pandas as pd
+
+    defaults = {(record.step, record.product): record for record in records if record.option.is_default}
+    rows = [_row(record, defaults.get((record.step, record.product))) for record in records]
+    table = pd.DataFrame(rows).astype(dict.fromkeys(("min_ctas", "max_ctas", "n_wrong"), "Int64"))
+    table = table.astype(dict.fromkeys(("setting", "algorithm", "protocol", "cta_policy", "message"), "string"))
+    table.attrs["verdicts"] = list(_verdicts(table))
+    table.attrs["verdict"] = _summary(table)
+    return table
+
+
+def _row(record: PairRecord, default: PairRecord | None) -> dict[str, Any]:
+    step, product, failure = record.step, record.product, record.failure
+    first = {"axis": step.axis, "collective": step.collective, "size_bytes": step.size_bytes}
+    first |= product._asdict() | {name: getattr(record.option, name) for name in OPTION}
+    first["option"] = option_label(asdict(record.option))
+    counts = [trial.n_wrong for trials in record.trials for trial in trials if trial.n_wrong is not None]
+    last = {"n_wrong": sum(counts) if counts else None, "status": "ok", "message": None}
+    if failure is not None:
+        return first | dict.fromkeys(_MEASURED, np.nan) | {"n_rounds": 0} | last | {
+            "status": failure.status, "message": failure.message
+        }  # fmt: skip
+    times = record.times_us
+    compute, communication, both, compute_within, communication_within = np.moveaxis(times, -1, 0)
+    values = {f"{name}_us": times[..., number] for number, name in enumerate(PARTS[:3])}
+    values |= {
+        "exposed_us": both - compute,
+        "compute_slowdown": compute_within / compute,
+        "communication_slowdown": communication_within / communication,
+    }
+    measured: dict[str, Any] = {}
+    for name, value in values.items():
+        measured |= dict(zip((name, f"{name}_lo", f"{name}_hi"), _of_launches(value), strict=True))
+    a, b, together = (measured[f"{name}_us"] for name in PARTS[:3])
+    measured["overlap"] = (a + b - together) / min(a, b)
+    measured["exposed_share"] = measured["exposed_us"] / b
+    measured |= dict(zip(("gain", "gain_lo", "gain_hi"), _gain(record, default), strict=True))
+    return first | {name: measured[name] for name in _MEASURED} | {"n_rounds": times.shape[0] * times.shape[1]} | last
+
+
+_WITH_INTERVALS = (
+    "compute_us", "communication_us", "both_us", "exposed_us", "compute_slowdown", "communication_slowdown", "gain",
+)  # fmt: skip
+_MEASURED = (
+    *(f"{name}{end}" for name in _WITH_INTERVALS for end in ("", "_lo", "_hi")),
+    "overlap",
+    "exposed_share",
+)
+
+
+def _of_launches(values: Floats) -> tuple[float, float, float]:
+    """Return the median over the launches, and the lowest and highest bound of their intervals."""
+    low, high = np.array([median_interval(of_launch) for of_launch in values]).T
+    return float(np.median(np.median(values, axis=1))), float(low.min()), float(high.max())
+
+
+def _gain(record: PairRecord, default: PairRecord | None) -> tuple[float, float, float]:
+    """Return the part of the default's time that an option saves, with its interval."""
+    if record.option.is_default:
+        return 0.0, 0.0, 0.0
+    if default is None or default.failure is not None:
+        return np.nan, np.nan, np.nan
+    pair, others = record.times_us[..., 2], default.times_us[..., 2]
+    if pair.shape != others.shape:
+        return np.nan, np.nan, np.nan
+    ratios = np.log(pair / others)
+    # Rounds of one launch share a communicator, so several launches are the unit of the uncertainty.
+    ratio = ratio_of_rounds(ratios[0] if len(ratios) == 1 else np.median(ratios, axis=1))
+    return 1 - ratio.value, 1 - ratio.high, 1 - ratio.low
+
+
+def _cases(table: pd.DataFrame) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of each call and product, without those that were not measured or are wrong."""
+    usable = table["status"].eq("ok") & ~table["n_wrong"].gt(0).fillna(value=False)
+    for _, rows in table.groupby(["collective", "size_bytes", "m", "n", "k", "dtype"], sort=False):
+        yield [{str(name): value for name, value in row.items()} for row in rows[usable[rows.index]].to_dict("records")]
+
+
+def _verdicts(table: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence per call and product."""
+    for rows in _cases(table):
+        default = next((row for row in rows if row["option"] == "default"), None)
+        if default is None:
+            continue
+        best = min(rows, key=lambda row: float(row["both_us"]))
+        product = " × ".join(str(default[name]) for name in "mnk")
+        exposed = format_time_us(max(default["exposed_us"], 0.0))
+        text = (
+            f"{default['collective']} of {format_size(default['size_bytes'])} beside a product of {product} "
+            f"{default['dtype']} ({format_time_us(default['compute_us'])}): by default {exposed} of "
+            f"{format_time_us(default['communication_us'])} are exposed, and the product takes "
+            f"{default['compute_slowdown']:.2f} times as long until it ends"
+        )
+        if best["gain_lo"] > 0:
+            interval = f"{100 * best['gain_lo']:.1f} to {100 * best['gain_hi']:.1f}{THIN}%"
+            text += (
+                f"; {best['option']} exposes {format_time_us(max(best['exposed_us'], 0.0))}, so that both take "
+                f"{100 * best['gain']:.1f}{THIN}% less time ({interval})"
+            )
+            alone = min(rows, key=lambda row: float(row["communication_us"]))
+            if alone["option"] != best["option"]:
+                exposed = format_time_us(max(alone["exposed_us"], 0.0))
+                text += f"; {alone['option']} is the fastest alone, and exposes {exposed}"
+        elif len(rows) > 1:
+            text += "; no option is clearly faster"
+        yield text
+
+
+def _summary(table: pd.DataFrame) -> str:
+    """Return one sentence about all calls."""
+    cases = [rows for rows in _cases(table) if rows]
+    if not cases:
+        return f"nothing could be measured: {table['message'].iloc[0]}"
+    slowest = max((row for rows in cases for row in rows), key=lambda row: float(row["compute_slowdown"]))
+    text = (
+        f"the product takes up to {slowest['compute_slowdown']:.2f} times as long beside a collective "
+        f"({slowest['collective']}, {format_size(slowest['size_bytes'])}, {slowest['option']})"
+    )
+    if all(len(rows) == 1 for rows in cases):
+        return text
+    bests = [min(rows, key=lambda row: float(row["both_us"])) for rows in cases]
+    gains = [float(best["gain"]) for best in bests if best["gain_lo"] > 0]
+    at_most = f", at most by {100 * max(gains):.1f}{THIN}%" if gains else ""
+    faster = f"another option than the default makes the pair faster in {len(gains)} of {len(cases)} cases{at_most}"
+    return f"{faster}; {text}"

@@ -1,0 +1,198 @@
+"""Figure of an overlap measurement: a bar per option with the time that a call adds to a matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshlab.base._errors import BenchError
+from meshlab.base._units import THIN, format_size, format_time_us
+from meshlab.plots._style import (
+    PALETTE,
+    PREVIOUS,
+    Margins,
+    axes_size,
+    legend_above,
+    light_grid,
+    open_axes,
+    reserve,
+    set_height,
+    set_title,
+    text_width,
+    tick_size,
+    wrap_words,
+    write_beside,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+_TEXT = 9.0
+_ROW, _GAP = 19.0, 12.0  # height of a bar, and the gap between two calls, in points
+# Width of a new figure in points, and the place of its axes until their labels are known.
+_SIDE, _MARGINS = 576.0, Margins(57.0, 57.0, 57.0, 57.0)
+_BELOW = 40.0  # height of the labels below the axes, in points
+_NEEDED = ("collective", "size_bytes", "m", "n", "k", "dtype", "option", "both_us", "exposed_us", "communication_us")
+_CASE = list(_NEEDED[:6])
+_MOST_OPTIONS = 8
+_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
+_BEST = PALETTE[2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A bar, or the heading of a call without one."""
+
+    place: float
+    label: str
+    values: dict[str, Any] | None = None
+    is_best: bool = False
+
+
+def overlap(frame: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+    """Draw the time that a call adds to a matrix product, by option: the exposed communication.
+
+    The options of each call are in the order of the time of both together, and the best one is green if it is clearly
+    faster than the default. The thin line is the 95 % interval, and the tick is the time of the call alone. Of many
+    options, the eight fastest and the default are drawn.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The result of `meshlab.benchmark.overlap`.
+    ax : matplotlib.axes.Axes, optional
+        The axes to draw on. By default a new figure is created.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    BenchError
+        If the frame has no measured rows, or lacks a column.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> import pandas as pd
+    >>> from matplotlib.figure import Figure
+    >>> names = ["option", "both_us", "exposed_us", "communication_us"]
+    >>> rows = pd.DataFrame([("default", 1700.0, 190.0, 62.0), ("≤ 8 CTAs", 1560.0, 50.0, 90.0)], columns=names)
+    >>> frame = rows.assign(collective="all_reduce", size_bytes=1 << 24, m=8192, n=8192, k=8192, dtype="float16")
+    >>> ax = ml.plot.overlap(frame, ax=Figure((7, 3)).add_subplot())
+    >>> [label.get_text() for label in ax.get_yticklabels()]
+    ['all_reduce, 16\u2009MiB', '≤ 8 CTAs', 'default']
+    """
+    missing = [name for name in _NEEDED if name not in frame]
+    if missing:
+        raise BenchError(f"the frame lacks {', '.join(missing)}; pass the result of benchmark.overlap()")
+    measured = frame[frame["both_us"].notna()]
+    if measured.empty:
+        raise BenchError("the frame has no measured rows, so there is nothing to draw")
+    is_new = ax is None
+    ax = open_axes(ax, _SIDE, _SIDE, _MARGINS)
+    rows = list(_rows(measured))
+    bars = [row.values for row in rows if row.values is not None]
+    longest = max(max(bar.get("exposed_us_hi") or 0, bar["exposed_us"], bar["communication_us"]) for bar in bars)
+    scale, unit = next(((scale, unit) for scale, unit in _UNITS if longest >= scale), _UNITS[-1])
+    size = tick_size()
+    left = max(text_width(row.label, size, weight="bold" if row.values is None else "normal") for row in rows) + 18
+    texts = [_text(row) for row in rows]
+    reserve(ax, left=left, right=max(text_width(text, _TEXT) for text in texts) + 16, below=_BELOW)
+    lowest = min(0.0, *(bar["exposed_us"] for bar in bars))
+    ax.set_xlim(lowest / scale, longest / scale * 1.02)
+    for row, text in zip(rows, texts, strict=True):
+        _draw_row(ax, row, scale, text)
+    ax.set_ylim(rows[-1].place + 0.6, -0.6)
+    ax.set_yticks([row.place for row in rows], [row.label for row in rows])
+    for label, row in zip(ax.get_yticklabels(), rows, strict=True):
+        label.set_fontweight("bold" if row.values is None else "normal")
+        label.set_parse_math(False)
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel(f"time that the call adds to the product ({unit})")
+    light_grid(ax, "x")
+    above = _set_legend_and_title(ax, rows, measured)
+    if is_new:
+        set_height(ax, (rows[-1].place + 1) * _ROW, above=above, below=_BELOW)
+    else:
+        reserve(ax, above=above)
+    return ax
+
+
+def _rows(frame: pd.DataFrame) -> Iterator[_Row]:
+    """Yield the heading and the bars of each call, from the top to the bottom."""
+    place = 0.0
+    has_products = len(frame[_CASE[2:]].drop_duplicates()) > 1
+    for key, options in frame.groupby(_CASE, sort=False):
+        collective, size, *shape, dtype = map(str, key)
+        label = f"{collective}, {format_size(int(size))}"
+        yield _Row(place, f"{label}, {'×'.join(shape)} {dtype}" if has_products else label)
+        ranked = options.sort_values("both_us", kind="stable")
+        drawn = ranked[(np.arange(len(ranked)) < _MOST_OPTIONS) | ranked["option"].eq("default")]
+        for number, values in enumerate(drawn.to_dict("records")):
+            place += 1
+            is_best = number == 0 and values.get("gain_lo", 0) > 0
+            yield _Row(place, str(values["option"]), {str(name): value for name, value in values.items()}, is_best)
+        place += 1 + _GAP / _ROW
+
+
+def _text(row: _Row) -> str:
+    """Return the text at the end of a bar: its length, and what the option saves of the time of both."""
+    if row.values is None:
+        return ""
+    text = format_time_us(row.values["exposed_us"])
+    gain = row.values.get("gain", 0.0)
+    if row.values["option"] == "default":
+        return text
+    return f"{text}, both {abs(100 * gain):.1f}{THIN}% {'less' if gain >= 0 else 'more'}"
+
+
+def _draw_row(ax: Axes, row: _Row, scale: float, text: str) -> None:
+    if row.values is None:
+        return
+    exposed, alone = (float(row.values[name]) / scale for name in ("exposed_us", "communication_us"))
+    color = _BEST if row.is_best else PALETTE[0] if row.values["option"] == "default" else PREVIOUS
+    ax.barh(row.place, exposed, height=0.62, facecolor=color, edgecolor="none", linewidth=0)
+    low, high = (float(row.values.get(f"exposed_us_{end}", np.nan)) / scale for end in ("lo", "hi"))
+    end = max(exposed, alone)
+    if np.isfinite([low, high]).all():
+        ax.hlines(row.place, low, high, color=_ink(), linewidth=1.2, gid="interval")
+        end = max(end, high)
+    ax.vlines(alone, row.place - 0.38, row.place + 0.38, color=_ink(), linewidth=1.6)
+    write_beside(ax, text, (end, row.place), (5, 0), xycoords="data", va="center", gid="value")
+
+
+def _ink() -> str:
+    import matplotlib as mpl
+
+    return str(mpl.rcParams["text.color"])
+
+
+def _set_legend_and_title(ax: Axes, rows: list[_Row], frame: pd.DataFrame) -> float:
+    """Set the legend above the axes and the title above it. Return their height in points."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = [Patch(label="default", facecolor=PALETTE[0])]
+    if any(row.values is not None and row.values["option"] != "default" for row in rows):
+        handles.append(Patch(label="other options", facecolor=PREVIOUS))
+    if any(row.is_best for row in rows):
+        handles.append(Patch(label="fastest pair, clearly", facecolor=_BEST))
+    tick: dict[str, Any] = {"marker": "|", "markersize": 9, "linestyle": "none", "markeredgewidth": 1.6}
+    handles.append(Line2D([], [], color=_ink(), label="the call alone", **tick))
+    if "exposed_us_lo" in frame and frame["exposed_us_lo"].notna().any():
+        handles.append(Line2D([], [], color=_ink(), linewidth=1.2, label="95 % interval"))
+    height = legend_above(ax, handles)
+    first = frame.iloc[0]
+    sides = [str(first[name]) for name in ("m", "n", "k")]
+    shape = f"{sides[0]}³" if len(set(sides)) == 1 else " × ".join(sides)
+    is_one = len(frame[_CASE[2:]].drop_duplicates()) == 1
+    parts = ["exposed beside a product", *([f"{shape} {first['dtype']}"] if is_one else [])]
+    library = frame.attrs.get("where", "")
+    notes = wrap_words(str(frame.attrs.get("verdict", "")), axes_size(ax)[0] + 80, _TEXT).split("\n")
+    return set_title(ax, [*parts, library] if library else parts, note=[note for note in notes if note], gap=height)

@@ -1,0 +1,296 @@
+"""Which one-sided and device-initiated calls of NCCL can Python reach? Tries each of them on two GPUs, and prints.
+
+    python tests/gpu/one_sided.py --build NCCL_TESTS/build
+
+Host calls (put, signal, wait) and pointers to the memory of peers go through nccl4py. A kernel that calls NCCL is
+compiled by CuPy from the headers of the library. `-D` of nccl-tests is the same in C++.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.gpu.nccl_ranks import Rank, run_ranks
+
+MIB = 1 << 20
+
+KERNEL = r"""
+#include <nccl_device.h>
+extern "C" __global__ void sum(ncclWindow_t window, size_t count, const ncclDevComm* pointer) {
+    const ncclDevComm& comm = *pointer;
+    ncclLsaBarrierSession<ncclCoopCta> bar{ncclCoopCta(), comm, ncclTeamLsa(comm), comm.lsaBarrier, blockIdx.x};
+    bar.sync(ncclCoopCta(), cuda::memory_order_acquire);
+    const int n = comm.nRanks, first = threadIdx.x + blockDim.x * (comm.rank + blockIdx.x * n);
+    for (size_t i = first; i < count; i += (size_t)blockDim.x * gridDim.x * n) {
+        float total = 0.0f;
+        for (int peer = 0; peer < n; peer++) total += ((float*)ncclGetLsaPointer(window, 0, peer))[i];
+        for (int peer = 0; peer < n; peer++) ((float*)ncclGetLsaPointer(window, 0, peer))[i] = total;
+    }
+    bar.sync(ncclCoopCta(), cuda::memory_order_release);
+}
+"""
+
+MULTICAST = r"""
+extern "C" __global__ void sum(float* multicast, float* out, int count) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) {
+        float value;
+        asm volatile("multimem.ld_reduce.relaxed.sys.global.add.f32 %0, [%1];"
+                     : "=f"(value) : "l"(multicast + i) : "memory");
+        out[i] = value;
+    }
+}
+"""
+
+
+class HungError(Exception):
+    """A stream is not done in time, so the process cannot go on."""
+
+
+def window_of(rank: Rank, array: Any) -> Any:
+    return rank.comm.register_window(array, rank.nccl.WindowFlag.COLL_SYMMETRIC)
+
+
+def checked(rank: Rank) -> None:
+    if not rank.is_done():
+        raise HungError("the stream is not done after 5 s")
+
+
+def facts(rank: Rank) -> str:
+    names = ("device_api_support", "multimem_support", "gin_type", "railed_gin_type", "host_rma_support", "n_lsa_teams")
+    values = []
+    for name in names:
+        try:
+            values.append(f"{name} {getattr(rank.comm, name)!s}")
+        except Exception as error:
+            values.append(f"{name} unknown ({error})")
+    return f"NCCL {rank.nccl.get_version().libnccl.version}, {', '.join(values)}"
+
+
+def signal(rank: Rank) -> str:
+    peer = 1 - rank.rank
+    desc = rank.nccl.WaitSignalDesc(peer=peer, op_count=1)
+    times = []
+    for _ in range(200):
+        begin = time.perf_counter()
+        if rank.rank == 0:
+            rank.comm.signal(peer, stream=rank.stream.ptr)
+            rank.comm.wait_signal(desc, stream=rank.stream.ptr)
+        else:
+            rank.comm.wait_signal(desc, stream=rank.stream.ptr)
+            rank.comm.signal(peer, stream=rank.stream.ptr)
+        checked(rank)
+        times.append(time.perf_counter() - begin)
+    return f"works: {1e6 * float(np.median(times)) / 2:.1f} us per signal and wait, half a round trip"
+
+
+def put(rank: Rank) -> str:
+    peer, lines = 1 - rank.rank, []
+    for n_bytes in (8, MIB, 64 * MIB):
+        source, target = rank.empty(n_bytes // 4), rank.empty(n_bytes // 4)
+        source[...], target[...] = rank.rank + 1, 0
+        windows = window_of(rank, source), window_of(rank, target)
+        rank.cupy.cuda.Device().synchronize()
+        rank.meet()
+        desc = rank.nccl.WaitSignalDesc(peer=peer, op_count=1)
+        times = []
+        for _ in range(30):
+            begin = time.perf_counter()
+            rank.comm.put_signal(source, peer, windows[1], stream=rank.stream.ptr)
+            rank.comm.wait_signal(desc, stream=rank.stream.ptr)
+            checked(rank)
+            times.append(time.perf_counter() - begin)
+        is_right = bool((target == peer + 1).all())
+        lines.append(f"{n_bytes} B {'right' if is_right else 'WRONG'} in {1e6 * float(np.median(times[5:])):.1f} us")
+        rank.meet()
+        for window in windows:
+            window.close()
+        rank.free(source, target)
+    return "works in both directions: " + ", ".join(lines)
+
+
+def put_in_graph(rank: Rank) -> str:
+    peer = 1 - rank.rank
+    source, target = rank.empty(1024), rank.empty(1024)
+    source[...], target[...] = rank.rank + 1, 0
+    windows = window_of(rank, source), window_of(rank, target)
+    rank.cupy.cuda.Device().synchronize()
+    rank.meet()
+    desc = rank.nccl.WaitSignalDesc(peer=peer, op_count=1)
+    with rank.stream:
+        rank.stream.begin_capture()
+        try:
+            rank.comm.put_signal(source, peer, windows[1], stream=rank.stream.ptr)
+            rank.comm.wait_signal(desc, stream=rank.stream.ptr)
+        finally:
+            graph = rank.stream.end_capture()
+    for _ in range(3):
+        graph.launch(rank.stream)
+    checked(rank)
+    del graph
+    return "works: captured and replayed" if bool((target == peer + 1).all()) else "replayed, but WRONG"
+
+
+def peer_pointer(rank: Rank) -> str:
+    cupy, peer, n = rank.cupy, 1 - rank.rank, 1 << 20
+    target = rank.empty(n)
+    target[...] = 0
+    window = window_of(rank, target)
+    pointer = window.get_lsa_device_pointer(peer)
+    memory = cupy.cuda.UnownedMemory(pointer, 4 * n, window, rank.rank)
+    remote = cupy.ndarray(n, "float32", cupy.cuda.MemoryPointer(memory, 0))
+    cupy.cuda.Device().synchronize()
+    rank.meet()
+    remote[...] = rank.rank + 1  # a kernel of CuPy that stores into the memory of the other GPU
+    cupy.cuda.Device().synchronize()
+    rank.meet()
+    is_right = bool((target == peer + 1).all())
+    del remote
+    return f"works: a kernel of CuPy writes to the peer ({'right' if is_right else 'WRONG'})"
+
+
+def multicast_pointer(rank: Rank) -> str:
+    cupy, n = rank.cupy, 1024
+    values, out = rank.empty(n), cupy.zeros(n, "float32")
+    values[...] = rank.rank + 1
+    window = window_of(rank, values)
+    pointer = window.get_lsa_multimem_device_pointer()
+    if not pointer:
+        return "no pointer: this group has no multicast"
+    cupy.cuda.Device().synchronize()
+    rank.meet()
+    kernel = cupy.RawKernel(MULTICAST, "sum")
+    kernel((n // 256,), (256,), (np.uint64(pointer), out, np.int32(n)))
+    cupy.cuda.Device().synchronize()
+    rank.meet()
+    return f"works: the switch adds up ({'right' if bool((out == 3).all()) else 'WRONG'})"
+
+
+def device_communicator(rank: Rank) -> str:
+    resource = rank.comm.create_dev_comm(rank.nccl.NCCLDevCommRequirements(lsa_barrier_count=16))
+    text = f"works: {len(bytes(resource.dev_comm))} bytes"
+    resource.close()
+    return text
+
+
+def kernel_with_nccl(rank: Rank) -> str:
+    cupy, n = rank.cupy, 1 << 20
+    library = Path(str(rank.nccl.get_version().libnccl.path)).parent.parent
+    include = library / "include"
+    if not (include / "nccl_device.h").exists():
+        return f"no header nccl_device.h in {include}"
+    import cuda.pathfinder
+
+    headers = [str(include), *filter(None, [cuda.pathfinder.find_nvidia_header_directory("cudart")])]
+    cccl = Path(cupy.__file__).parent / "_core/include/cupy/_cccl"
+    headers += [str(path) for path in (cccl / "libcudacxx", cccl / "libcudacxx/include") if path.exists()]
+    module = cupy.RawModule(code=KERNEL, options=("-std=c++17", *(f"-I{path}" for path in headers)))
+    kernel = module.get_function("sum")
+    values = rank.empty(n)
+    values[...] = rank.rank + 1
+    window = window_of(rank, values)
+    resource = rank.comm.create_dev_comm(rank.nccl.NCCLDevCommRequirements(lsa_barrier_count=16))
+    data = np.frombuffer(bytes(resource.dev_comm), np.uint8)
+    device_copy = cupy.asarray(data)
+    cupy.cuda.Device().synchronize()
+    rank.meet()
+    with rank.stream:
+        kernel((16,), (512,), (np.uint64(window.handle), np.uint64(n), device_copy))
+    checked(rank)
+    rank.meet()
+    is_right = bool((values == 3).all())
+    return f"works: an all_reduce in a kernel that CuPy compiled ({'right' if is_right else 'WRONG'})"
+
+
+def cute(rank: Rank) -> str:
+    import nccl.core.device.cute as module
+
+    names = [name for name in dir(module) if not name.startswith("_")]
+    return f"can be imported: {', '.join(names[:12])}, …"
+
+
+def gin(rank: Rank) -> str:
+    requirements = rank.nccl.NCCLDevCommRequirements(
+        gin_force_enable=True,
+        gin_signal_count=1,
+        gin_context_count=1,
+        gin_connection_type=rank.nccl.NcclGinConnectionType.FULL,
+    )
+    resource = rank.comm.create_dev_comm(requirements)
+    resource.close()
+    return "works: a device communicator with puts over the network"
+
+
+ATTEMPTS: dict[str, Callable[[Rank], str]] = {
+    "properties": facts,
+    "pointer to a peer's window": peer_pointer,
+    "multicast pointer of a window": multicast_pointer,
+    "device communicator": device_communicator,
+    "kernel that includes nccl_device.h": kernel_with_nccl,
+    "nccl.core.device.cute": cute,
+    "host: signal and wait": signal,
+    "host: put with signal and wait": put,
+    "host: put in a graph": put_in_graph,
+    "device communicator with GIN": gin,
+}
+
+
+def attempt(rank: Rank, name: str) -> None:
+    rank.open()
+    array = rank.cupy.ones(1024, "float32")
+    rank.all_reduce(array)
+    checked(rank)
+    try:
+        text = ATTEMPTS[name](rank)
+    except BaseException as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        wrong = [line for line in lines if "error" in line.lower()] or lines
+        text = f"{type(error).__name__}: {' | '.join(wrong[:3])[:400]}"
+        rank.report(name, text)
+        raise SystemExit(0) from None  # the other rank may wait, and is killed after the limit
+    rank.report(name, text)
+
+
+def with_nccl_tests(build: Path) -> None:
+    for program, numbers in (
+        ("all_reduce_perf", (1, 2, 3, 4)),
+        ("alltoall_perf", (1, 2, 3)),
+        ("all_gather_perf", (1,)),
+    ):
+        for number in numbers:
+            command = [str(build / program), "-b", "1M", "-e", "1M", "-t", "2", "-g", "1", "-R", "2", "-D", str(number)]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                print(f"nccl-tests {program} -D {number}: {type(error).__name__}")
+                continue
+            rows = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("1048576")]
+            text = f"{rows[0][5]} us" if rows else " ".join((done.stdout + done.stderr).split())[-160:]
+            print(f"nccl-tests {program} -D {number}: {text}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, help="build folder of nccl-tests")
+    parser.add_argument("--only", nargs="*", default=list(ATTEMPTS))
+    options = parser.parse_args()
+    for name in options.only:
+        rows = run_ranks(attempt, name, limit_s=20.0)
+        answers = dict.fromkeys(text for _, what, text in rows if what == name)
+        others = "; ".join(f"rank {rank} {text}" for rank, what, text in rows if what != name)
+        print(f"{name}: {' || '.join(answers) or 'no answer'}{f' ({others})' if others else ''}", flush=True)
+    if options.build is not None:
+        with_nccl_tests(options.build)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
