@@ -215,3 +215,14 @@ def test_a_traffic_of_another_size_or_collective_is_explained() -> None:
         ml.place("ep=16", cluster).loads("ep", collective="all_reduce", traffic="even")
     with pytest.raises(MeshlabError, match="the traffic 'even' sends no bytes"):
         ml.predict("ep=16", cluster, sizes=1, traffic="even")
+
+
+def test_placements_with_the_same_busiest_nic_take_the_same_time() -> None:
+    """Also if their sizes differ, which are those of the busiest rank inside NVLink."""
+    placement = ml.place("ep=32", hosts_of(4))
+    routing = JOB.replace(expert_hosts=2, skew=0.4, hidden=8192).routing(placement)
+    better = routing.balanced(32)
+    assert better.dispatch.size_bytes < routing.dispatch.size_bytes
+    assert better.loads().limit == routing.loads().limit == "nic"
+    times = [ml.predict(placement, axis="ep", traffic=part.dispatch).lines[0].time_us[0] for part in (routing, better)]
+    assert times[0] == pytest.approx(times[1], rel=1e-6)
