@@ -27,7 +27,7 @@ from meshlab.prediction._routing import Routing
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_WIDTH, _HEIGHT, _PLOT = 460.0, 300.0, 190.0
+_WIDTH, _HEIGHT, _PLOT = 400.0, 300.0, 190.0
 _MARGINS = Margins(44.0, 44.0, 12.0, 96.0)
 _SIDE, _MAP = 210.0, Margins(44.0, 90.0, 156.0, 96.0)  # of a heat map, which is next to another one on wide pages
 _BETTER = 0.995  # of the largest load, below which a placement is drawn
