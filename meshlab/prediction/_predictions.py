@@ -368,8 +368,8 @@ def predict(
     engines : Engines, optional
         Running NCCL engines with the mesh's world size, which add NCCL's own estimate.
     traffic : Traffic or str, optional
-        The bytes between the ranks of each group in an all_to_all_v, by default on the axes with its number of ranks. A
-        pattern is scaled to every size, which is the mean of all ranks. The busiest link decides the time.
+        The bytes between the ranks of each group in an all_to_all_v, by default along ep for a pattern, and on the
+        axes with its number of ranks for a matrix. The busiest link decides the time.
 
     Raises
     ------
@@ -380,8 +380,7 @@ def predict(
         If the cluster has no GPUs, or the bandwidth of its links is unknown.
         If a collective has no traffic.
     MeshError
-        If the mesh does not have an axis.
-        If no axis has groups with the number of ranks of a traffic.
+        If the mesh does not have an axis, or no axis has the number of ranks of a traffic.
 
     Examples
     --------
@@ -391,7 +390,7 @@ def predict(
     ['send_recv', 'all_reduce', 'all_reduce']
     >>> skewed = ml.predict("ep=16", "dgx-h100", sizes="256M", traffic=ml.Traffic.zipf(1.2)).frame()
     >>> skewed[["collective", "bound", "busiest_nic"]].values.tolist()
-    [['all_to_all_v', '1 NIC', 'node0/NIC2']]
+    [['all_to_all_v', '8 NICs', 'node0/NIC2']]
     """
     request = _Request.of(mesh, cluster, dtype, calibration, settings)
     if traffic is not None:
@@ -418,7 +417,11 @@ def _uneven_prediction(
     chosen = [name for name, _ in _by_axis(request.mesh, axis, collectives, request.source)]
     groups = [request.mesh[name] for name in chosen]
     if axis is None and not isinstance(collectives, Mapping):
-        chosen = [part.name for part in groups if traffic.n_ranks in (None, part.size)]
+        exchanges = [name for name in chosen if usual_collective(name) == "all_to_all"]
+        if traffic.n_ranks is not None:
+            chosen = [part.name for part in groups if part.size == traffic.n_ranks]
+        elif exchanges:
+            chosen = exchanges
     if not chosen:
         parts = " and ".join(f"{part.size} ({part.name})" for part in groups)
         raise MeshError(
