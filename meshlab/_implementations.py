@@ -34,6 +34,8 @@ targets |= {
     "Prediction.plot": "plots._prediction:prediction",
     "Prediction._figure_html": "plots._prediction:figure_html",
     "Layouts.plot": "plots._step_times:step_times",
+    "Routing.plot": "plots._routing:routing",
+    "Routing._figure_html": "plots._routing:figure_html",
     "Visibility.plot": "plots._visibility:visibility",
     "Visibility._figure_html": "plots._visibility:figure_html",
     "Traffic.plot": "plots._traffic:traffic",

@@ -675,9 +675,9 @@ class Job:
         >>> import meshlab as ml
         >>> routing = ml.Job.preset("deepseek-v3", skew=0.5).routing("ep=32", ml.preset("dgx-h100", nodes=4))
         >>> routing
-        <Routing of DeepSeek-V3, ep=32: busiest rank 2.7 times the mean>
+        <Routing of DeepSeek-V3, ep=32: busiest rank 2.56 times the mean>
         >>> routing.loads().busiest_nic, routing.balanced(replicas=32).imbalance.__round__(2)
-        ('node0/NIC0', 1.3)
+        ('node1/NIC0', 1.15)
         """
         return routing_of(self, mesh, cluster, experts, skew, copies)
 

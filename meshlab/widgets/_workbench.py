@@ -712,6 +712,11 @@ class Workbench(Picture):
     def _send_job(self) -> None:
         self._job = {"edit": self._edit, **self._outcomes.panel(self._design, self._drawn)}
 
+    def _show_routing(self, is_shown: bool) -> None:
+        with self._lock:
+            self._outcomes.shows_routing = is_shown
+            self._send_job()
+
     @property
     def _comparison(self) -> CandidateComparison | None:
         """The comparison with candidate A, None without one."""
@@ -761,6 +766,8 @@ class Workbench(Picture):
             with suppress(MeshlabError):  # the job was removed in the meantime
                 self.search()
             self.send({"type": "searched"})  # the same layouts as before change no trait
+        elif kind == "routing":
+            self._show_routing(bool(content.get("open")))
         elif kind == "trace":
             self._job_tab.receive(content)
         elif self._measuring is not None and kind.partition(".")[0] in ("measure", "run", "monitor"):
