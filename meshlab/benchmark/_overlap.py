@@ -17,7 +17,7 @@ from meshlab.base._units import THIN, format_size, format_time_us
 from meshlab.benchmark._bench import DEFAULT_COLLECTIVE, check_fit
 from meshlab.benchmark._preparation import usable_memory, voting_ranks
 from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
-from meshlab.benchmark.on_ranks._overlap import PARTS, PairRounds, PairTrial, Product, measure_pairs
+from meshlab.benchmark.on_ranks._overlap import PARTS, MatrixProduct, PairRounds, PairTrial, measure_pairs
 from meshlab.benchmark.tuning._environments import new_ranks
 from meshlab.benchmark.tuning._options import TuningOption, check_options, options_for, settings_for
 from meshlab.comm._elements import find_dtype
@@ -147,13 +147,13 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 3 and all(as_integer(part) is not None for part in value)
 
 
-def as_product(shape: Any, dtype: str) -> Product:
+def as_product(shape: Any, dtype: str) -> MatrixProduct:
     """Return a product of a shape, after a check."""
     parts = [as_integer(part) for part in (shape if isinstance(shape, Sequence) else [shape] * 3)]
     if isinstance(shape, str) or len(parts) != 3 or any(part is None or part < 1 for part in parts):
         raise BenchError(f"a matrix product is a number or (m, n, k), not {shape!r}", hint="pass (8192, 8192, 8192)")
     m, n, k = (part or 0 for part in parts)
-    return Product(m, n, k, find_dtype(dtype).name)
+    return MatrixProduct(m, n, k, find_dtype(dtype).name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +161,7 @@ class PairRecord:
     """The measurements of an option of a call beside a product."""
 
     step: Step
-    product: Product
+    product: MatrixProduct
     option: TuningOption
     trials: list[Sequence[PairTrial]] = field(default_factory=list)
     """Those of all ranks in each launch."""
@@ -226,7 +226,7 @@ class _Lab:
         choices, settings = _choices(options, can, plan.collective, n_hosts)
         return cls(mesh, plan.steps(mesh), choices, settings, int(numbers["rounds"]), int(numbers["launches"]))
 
-    def measure(self, lease: Lease, products: Sequence[Product], *, is_new: bool) -> None:
+    def measure(self, lease: Lease, products: Sequence[MatrixProduct], *, is_new: bool) -> None:
         """Measure all calls and options once, on the present ranks or on new ones."""
         names = dict.fromkeys(option.setting for step in self.steps for option in self.options(step))
         for setting in names:
@@ -243,7 +243,7 @@ class _Lab:
                             self._measure_step(ranks, step, product, options, memory)
 
     def _measure_step(
-        self, lease: Lease, step: Step, product: Product, options: Sequence[TuningOption], memory: int
+        self, lease: Lease, step: Step, product: MatrixProduct, options: Sequence[TuningOption], memory: int
     ) -> None:
         lease.task = f"measuring {step.collective}, {format_size(step.size_bytes or 0)}, beside a product"
         needed = product.n_bytes + len({option.buffers for option in options}) * block_bytes(step)
@@ -267,7 +267,7 @@ class _Lab:
         for option, trials in zip(options, zip(*(reply.value for reply in replies), strict=True), strict=True):
             self._record(step, product, option).trials.append(trials)
 
-    def _record(self, step: Step, product: Product, option: TuningOption) -> PairRecord:
+    def _record(self, step: Step, product: MatrixProduct, option: TuningOption) -> PairRecord:
         for record in self.records:
             if (record.step, record.product, record.option) == (step, product, option):
                 return record
@@ -315,8 +315,8 @@ def _as_option(part: Any, settings: Mapping[str, Mapping[str, str]]) -> TuningOp
         raise BenchError(f"unknown option {unknown[0]!r}{did_you_mean(str(unknown[0]), names)}; choose from {names}")
     option = replace(TuningOption(), **part)
     if option.setting is not None and option.setting not in settings:
-        known = ", ".join(settings) or "none, because this library can choose per call"
-        raise BenchError(f"unknown setting {option.setting!r}; these engines have {known}")
+        choices = ", ".join(settings) or "none, because this library can choose per call"
+        raise BenchError(f"unknown setting {option.setting!r}; these engines have {choices}")
     return option
 
 
@@ -348,10 +348,10 @@ def _row(record: PairRecord, default: PairRecord | None) -> dict[str, Any]:
             "status": failure.status, "message": failure.message
         }  # fmt: skip
     times = record.times_us
-    compute, communication, both, compute_within, communication_within = np.moveaxis(times, -1, 0)
+    compute, communication, pair, compute_within, communication_within = np.moveaxis(times, -1, 0)
     values = {f"{name}_us": times[..., number] for number, name in enumerate(PARTS[:3])}
     values |= {
-        "exposed_us": both - compute,
+        "exposed_us": pair - compute,
         "compute_slowdown": compute_within / compute,
         "communication_slowdown": communication_within / communication,
     }

@@ -19,7 +19,7 @@ from meshlab.benchmark.on_ranks._checking import fill_periodically
 from meshlab.benchmark.on_ranks._option_trials import Status, TrialVote, prepare_trial
 from meshlab.benchmark.on_ranks._sampling import StopVote
 from meshlab.benchmark.on_ranks._step_calls import aggregated, set_up_step
-from meshlab.benchmark.on_ranks._training_step import Worker
+from meshlab.benchmark.on_ranks._training_step import CallThread
 from meshlab.comm._backend import Mode, Timings
 from meshlab.comm._catalog import CATALOG
 from meshlab.comm._elements import find_dtype, is_integer
@@ -40,7 +40,7 @@ _PATTERN = 65537
 """The number of different elements of a matrix. A prime, so that the rows differ."""
 
 
-class Product(NamedTuple):
+class MatrixProduct(NamedTuple):
     """A product of matrices of the shapes (m, k) and (k, n)."""
 
     m: int
@@ -76,7 +76,12 @@ class PairTrial(NamedTuple):
 
 
 def measure_pairs(
-    comm: Communicator, everyone: Communicator, steps: Sequence[Step], product: Product, how: PairRounds, groups: Ints
+    comm: Communicator,
+    everyone: Communicator,
+    steps: Sequence[Step],
+    product: MatrixProduct,
+    how: PairRounds,
+    groups: Ints,
 ) -> list[PairTrial]:
     """Measure a product beside a call with each option, in interleaved rounds. Collective."""
     # `groups` has the ranks of each group, as ranks of `everyone`, shape (groups, size).
@@ -122,7 +127,7 @@ def _medians(lanes: _Lanes, repeats: int, *, is_reversed: bool) -> Floats:
     return np.array([parts[True, False][0], parts[False, True][0], *parts[True, True]])
 
 
-def set_up_beside(product: Product, comm: Communicator, step: Step, check: bool) -> tuple[PairedCall, int | None]:
+def set_up_beside(product: MatrixProduct, comm: Communicator, step: Step, check: bool) -> tuple[PairedCall, int | None]:
     """Prepare and check the call of a step, beside a product. The result takes part in trials of options."""
     buffers = allocate(aggregated(comm, step))
     call, n_wrong = set_up_step(comm, step, check, buffers)
@@ -175,7 +180,7 @@ class PairedCall:
 class _Matrices:
     """The matrices of a product on one rank."""
 
-    def __init__(self, comm: Communicator, product: Product) -> None:
+    def __init__(self, comm: Communicator, product: MatrixProduct) -> None:
         if comm.backend.device is not None and (cublas := find_cublas()).problem:
             raise BenchError(f"a matrix product needs cuBLAS: cuBLAS {cublas.problem}", hint=cublas.fix)
         self._xp, dtype = comm.xp, find_dtype(product.dtype)
@@ -194,10 +199,10 @@ class _Matrices:
 
 
 # All options of a call multiply the same matrices, which exist as long as one of them is prepared.
-_kept: WeakValueDictionary[tuple[int, Product], _Matrices] = WeakValueDictionary()
+_kept: WeakValueDictionary[tuple[int, MatrixProduct], _Matrices] = WeakValueDictionary()
 
 
-def _matrices(comm: Communicator, product: Product) -> _Matrices:
+def _matrices(comm: Communicator, product: MatrixProduct) -> _Matrices:
     key = threading.get_ident(), product  # ranks of the threads backend have their own
     matrices = _kept.get(key)
     if matrices is None:
@@ -227,7 +232,7 @@ class _ThreadLanes(_Lanes):
     @contextmanager
     def ready(self, mode: Mode) -> Iterator[_Lanes]:
         self._barrier = self._comm.prepare("barrier")
-        self._worker = Worker()
+        self._worker = CallThread()
         self._worker.start()
         try:
             yield self

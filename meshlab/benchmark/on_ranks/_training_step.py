@@ -301,7 +301,7 @@ class _ThreadLanes(_Lanes):
 
     def __post_init__(self) -> None:
         self._barrier = self.everyone.prepare("barrier")
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, CallThread] = {}
 
     def run(self, operations: Sequence[Operation]) -> Floats:
         """Run a step, see `_Lanes`."""
@@ -327,9 +327,9 @@ class _ThreadLanes(_Lanes):
                 exposed[axis] += clock() - begin
         return np.array([clock() - start, math.nan, *exposed, *busy]) * 1e6
 
-    def _worker(self, axis: int) -> Worker:
+    def _worker(self, axis: int) -> CallThread:
         if axis not in self._workers:
-            self._workers[axis] = Worker()
+            self._workers[axis] = CallThread()
             self._workers[axis].start()
         return self._workers[axis]
 
@@ -356,7 +356,7 @@ class Flight:
         return self.seconds
 
 
-class Worker(threading.Thread):
+class CallThread(threading.Thread):
     """Runs the calls of one communicator in order."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from meshlab.benchmark._preparation import plan_registered, usable_memory, votin
 from meshlab.benchmark._progress import move_bar
 from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
 from meshlab.benchmark.on_ranks._option_trials import HOPELESS, SetUp, Trial, TrialRounds, try_options
-from meshlab.benchmark.on_ranks._overlap import Product, set_up_beside
+from meshlab.benchmark.on_ranks._overlap import MatrixProduct, set_up_beside
 from meshlab.benchmark.tuning._environments import Environment, Setting, distribute, new_ranks
 from meshlab.benchmark.tuning._options import TuningOption
 from meshlab.engines._engines import Engines
@@ -94,7 +94,7 @@ class TuningSearch:
     """The environments to try for each collective, by name."""
     set_up: SetUp | None = None
     """Prepares and checks an option on a rank, instead of `set_up_step`."""
-    beside: Product | None = None
+    beside: MatrixProduct | None = None
     """A matrix product beside each call. The fastest option is that of the pair."""
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.benchmark.on_ranks import _overlap as overlapping
-from meshlab.benchmark.on_ranks._overlap import PairedCall, Product, _StreamLanes, fill_randomly
+from meshlab.benchmark.on_ranks._overlap import MatrixProduct, PairedCall, _StreamLanes, fill_randomly
 from tests.benchmark.on_ranks.virtual_gpu import Enqueued, Gpu, Stream
 
 
@@ -47,7 +47,7 @@ def test_a_paired_call_is_timed_like_a_prepared_call_and_knows_both_parts_alone(
 
 def test_matrices_are_random_and_shared_by_all_options_of_a_rank(thread_engines: ml.Engines) -> None:
     def matrices(comm: Any) -> tuple[bool, bool]:
-        product = Product(64, 32, 16, "float32")
+        product = MatrixProduct(64, 32, 16, "float32")
         first, second = overlapping._matrices(comm, product), overlapping._matrices(comm, product)
         expected = first._first @ first._second
         return first is second, bool(np.allclose(first._out, expected)) and float(np.ptp(first._first)) > 1.9
