@@ -67,8 +67,8 @@ def overlap(
     """Measure what collectives and a matrix product on the same devices cost each other.
 
     The product alone, the collective alone, and both together take turns in rounds, with all options of the call. On
-    GPUs they run on two streams, and are captured into graphs. Elsewhere the collective runs in a second thread. The
-    matrices and messages are random, because a product of zeros needs less power. Waits until everything is measured.
+    GPUs they run on two streams, captured into graphs, and elsewhere the collective runs in a second thread. Matrices
+    and messages are random, because a product of zeros needs less power. Waits until everything is measured.
 
     Parameters
     ----------
@@ -87,32 +87,27 @@ def overlap(
     dtype : str or sequence of str, default "float16"
         Element types of the matrices.
     options : str or sequence of str or mapping, optional
-        The options of the calls besides the default: names as in `tune`, such as ``"buffers, max_ctas"``, to vary, or
-        options such as ``{"buffers": "symmetric", "cta_policy": "zero"}``. A ``setting`` is a name of environment
-        variables of `tune`, whose calls are measured on new ranks.
-    rounds : int, default 12
-        Number of rounds. An interval needs 6.
-    launches : int, default 1
-        Number of repetitions, each on new ranks.
+        The options of the calls besides the default: names to vary, as in `tune`, or options such as ``{"buffers":
+        "symmetric", "cta_policy": "zero"}``. A ``setting`` (environment variables of `tune`) gets new ranks.
+    rounds, launches : int, default 12 and 1
+        Numbers of rounds, of which an interval needs 6, and of repetitions on new ranks.
 
     Returns
     -------
     pandas.DataFrame
         One row per collective, size, product and option: ``axis``, ``collective``, ``size_bytes``, ``m``, ``n``, ``k``,
-        ``dtype``, the options, and ``option`` in words. Medians of the slowest rank in µs, each with its 95 % interval
-        (``_lo``, ``_hi``): ``compute_us``, ``communication_us``, ``both_us`` and ``exposed_us``, the time that the
-        collective adds to the product. ``overlap``, the saved time relative to the shorter one of the two (1 is
-        complete overlap). ``compute_slowdown`` and ``communication_slowdown`` with intervals: the time beside the
-        other, divided by the time alone. ``exposed_share``, the exposed time divided by that of the collective alone.
-        ``gain`` with its interval: 1 - both / both by default in the same rounds. ``n_rounds``, ``n_wrong``,
-        ``status`` and ``message``, as in `meshlab.frames.TRIALS`. ``attrs["verdicts"]`` has a sentence per call, and
-        ``attrs["verdict"]`` one for all.
+        ``dtype``, the options, and ``option`` in words. Medians of the slowest rank with 95 % intervals (``_lo``,
+        ``_hi``): ``compute_us``, ``communication_us``, ``both_us``, ``exposed_us`` (what the collective adds to the
+        product), and ``compute_slowdown`` and ``communication_slowdown`` (the time beside the other, divided by that
+        alone). ``gain`` with its interval is 1 - both / both by default in the same rounds, ``overlap`` the saved time
+        relative to the shorter one (1 is complete overlap), and ``exposed_share`` is ``exposed_us`` divided by
+        ``communication_us``. Also ``n_rounds``, ``n_wrong``, ``status`` and ``message``. ``attrs["verdicts"]`` has a
+        sentence per call, and ``attrs["verdict"]`` one for all.
 
     Raises
     ------
     BenchError
-        If an argument is invalid, or the matrices and messages exceed the memory.
-        If the MPI library cannot communicate in a second thread.
+        If an argument is invalid, the memory does not suffice, or the MPI library cannot communicate in a thread.
     EngineError
         If a rank fails, or has no cuBLAS, which the extras for GPUs do not install because of its size.
 
@@ -126,11 +121,7 @@ def overlap(
     """
     mesh = as_mesh(mesh, fill=engines.world_size)
     lab = _Lab.of(engines, mesh, axis, collectives, sizes, options, effort)
-    products = [
-        as_product(shape, name)
-        for shape in (matrix if isinstance(matrix, Sequence) and not _is_shape(matrix) else [matrix])
-        for name in ([dtype] if isinstance(dtype, str) else dtype)
-    ]
+    products = _products(matrix, dtype)
     with Lease(engines, "measuring overlap") as lease:
         try:
             for launch in range(lab.launches):
@@ -141,6 +132,11 @@ def overlap(
     table = overlap_frame(lab.records)
     table.attrs["where"] = engines.where_of(mesh, [lab.steps[0].axis])
     return table
+
+
+def _products(matrix: Any, dtype: str | Sequence[str]) -> list[MatrixProduct]:
+    shapes = matrix if isinstance(matrix, Sequence) and not _is_shape(matrix) else [matrix]
+    return [as_product(shape, name) for shape in shapes for name in ([dtype] if isinstance(dtype, str) else dtype)]
 
 
 def _is_shape(value: Any) -> bool:
