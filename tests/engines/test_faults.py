@@ -609,14 +609,14 @@ def test_engines_shrink_to_the_ranks_that_are_left() -> None:
         rank_set: Any = engines._rank_set
         rank_set._facts = dataclasses.replace(rank_set._facts, survives=True)
         pids = [info.pid for info in engines.ranks]
-        with pytest.raises(EngineError, match="rank 1 .* was killed by signal 9"):
+        with pytest.raises(EngineError, match=r"rank 1 .* was killed by signal 9"):
             engines.run(die_as_rank_one)
         with pytest.raises(MeshError, match="dp=3 has 3 ranks, but there are 2 engines"):
             engines.shrink(mesh="dp=3")
         assert engines.shrink(mesh="dp=-1") == ("rank 1",)
         assert [info.pid for info in engines.ranks] == [pids[0], pids[2]]
         assert engines.verify("dp=2")["is_right"].all()
-        with pytest.raises(EngineError, match="rank 1 .* was killed by signal 9"):
+        with pytest.raises(EngineError, match=r"rank 1 .* was killed by signal 9"):
             engines.run(die_as_rank_one)
         engines.restart()
         assert engines.world_size == 2

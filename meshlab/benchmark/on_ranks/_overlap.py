@@ -182,7 +182,7 @@ class _Matrices:
 
     def __init__(self, comm: Communicator, product: MatrixProduct) -> None:
         if comm.backend.device is not None and (cublas := find_cublas()).problem:
-            raise BenchError(f"a matrix product needs cuBLAS: cuBLAS {cublas.problem}", hint=cublas.fix)
+            raise BenchError(f"overlap() needs cuBLAS for its matrix product: cuBLAS {cublas.problem}", hint=cublas.fix)
         self._xp, dtype = comm.xp, find_dtype(product.dtype)
         m, n, k, _ = product
         try:
