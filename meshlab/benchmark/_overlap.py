@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from meshlab.base._units import THIN, format_size, format_time_us
 from meshlab.benchmark._bench import DEFAULT_COLLECTIVE, check_fit
 from meshlab.benchmark._preparation import usable_memory, voting_ranks
 from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
-from meshlab.benchmark.on_ranks._overlap import PARTS, MatrixProduct, PairRounds, PairTrial, measure_pairs
+from meshlab.benchmark.on_ranks._overlap import PARTS, First, MatrixProduct, PairRounds, PairTrial, measure_pairs
 from meshlab.benchmark.tuning._environments import new_ranks
 from meshlab.benchmark.tuning._options import TuningOption, check_options, options_for, settings_for
 from meshlab.comm._elements import find_dtype
@@ -46,10 +46,11 @@ _LONGEST_S = 60.0
 
 
 class OverlapEffort(TypedDict, total=False):
-    """The extent of an overlap measurement."""
+    """The extent of an overlap measurement, and the part of a pair that starts first."""
 
     rounds: int
     launches: int
+    first: First
 
 
 def overlap(
@@ -72,14 +73,12 @@ def overlap(
 
     Parameters
     ----------
-    engines : Engines
-        The ranks.
-    mesh : DeviceMesh or str
-        The mesh whose groups communicate.
+    engines, mesh
+        As in `bench`.
     axis : str or sequence of str
-        The axis along which they communicate, or several as one. All groups communicate at the same time.
+        The axis along which to communicate, or several as one. All groups communicate at the same time.
     collectives : str or sequence of str, default "all_reduce"
-        Collectives by name.
+        Collectives by name, out of place.
     sizes : str, int or sequence of these, default "1M:256M*4"
         Message sizes in bytes, as in `bench`. The elements are float32.
     matrix : int, (int, int, int), or sequence of these, default 8192
@@ -91,6 +90,8 @@ def overlap(
         "symmetric", "cta_policy": "zero"}``. A ``setting`` (environment variables of `tune`) gets new ranks.
     rounds, launches : int, default 12 and 1
         Numbers of rounds, of which an interval needs 6, and of repetitions on new ranks.
+    first : {"call", "product"}, default "call"
+        The part that a GPU starts first. A call that starts second waits until most thread blocks of the product ended.
 
     Returns
     -------
@@ -182,7 +183,7 @@ class _Lab:
     steps: Sequence[Step]
     options: Callable[[Step], list[TuningOption]]
     settings: Mapping[str, Mapping[str, str]]
-    rounds: int
+    how: PairRounds
     launches: int
     records: list[PairRecord] = field(default_factory=list)
 
@@ -202,10 +203,13 @@ class _Lab:
         if unknown is not None:
             names = [*OverlapEffort.__annotations__, "collectives", "options", "matrix", "sizes"]
             raise BenchError(f"overlap() has no argument {unknown!r}{did_you_mean(unknown, names)}")
-        numbers = {"rounds": 12, "launches": 1} | effort
+        numbers = {"rounds": effort.get("rounds", 12), "launches": effort.get("launches", 1)}
         for name, value in numbers.items():
             if (as_integer(value) or 0) < 1:
                 raise BenchError(f"{name} must be an integer of at least 1, not {value!r}")
+        first = effort.get("first", "call")
+        if first not in get_args(First):
+            raise BenchError(f"first must be 'call' or 'product', not {first!r}")
         is_gpu = engines.backend in GPU_BACKENDS
         name = axis if isinstance(axis, str) else "-".join(axis)
         plan = Plan(
@@ -220,7 +224,8 @@ class _Lab:
         can = engines.capabilities(engines.backend_of(mesh, name))
         n_hosts = len({info.host for info in engines.ranks})
         choices, settings = _choices(options, can, plan.collective, n_hosts)
-        return cls(mesh, plan.steps(mesh), choices, settings, int(numbers["rounds"]), int(numbers["launches"]))
+        how = PairRounds(int(numbers["rounds"]), _REPEATS, first)
+        return cls(mesh, plan.steps(mesh), choices, settings, how, int(numbers["launches"]))
 
     def measure(self, lease: Lease, products: Sequence[MatrixProduct], *, is_new: bool) -> None:
         """Measure all calls and options once, on the present ranks or on new ones."""
@@ -249,13 +254,12 @@ class _Lab:
                 hint="choose smaller sizes or matrices",
             )
         everyone, (members,) = voting_ranks(self.mesh[step.axis])
-        how = PairRounds(self.rounds, _REPEATS)
         steps = [option.apply_to(step) for option in options]
         replies = lease.round(
             measure_pairs,
             self.mesh,
             step.axis,
-            (steps, product, how, members),
+            (steps, product, self.how, members),
             also=(everyone,),
             deadline_s=lease.engines.deadline_s + _LONGEST_S,
         ).run()

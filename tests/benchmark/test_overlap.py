@@ -74,6 +74,7 @@ def test_several_launches_are_several_sets_of_ranks(thread_engines: ml.Engines) 
         ({"matrix": [(1, 2)]}, r"a matrix product is a number or \(m, n, k\), not \(1, 2\)"),
         ({"matrix": 0}, "a matrix product is a number or"),
         ({"rounds": 0}, "rounds must be an integer of at least 1, not 0"),
+        ({"first": "both"}, "first must be 'call' or 'product', not 'both'"),
         ({"launchs": 2}, "overlap\\(\\) has no argument 'launchs' .did you mean 'launches'"),
         ({"options": [{"alg": "ring"}]}, "unknown option 'alg'"),
         ({"options": ["buffers", {"max_ctas": 4}]}, "options are either names or mappings, not both"),

@@ -101,6 +101,21 @@ def main() -> int:
         for sentence in table.attrs["verdicts"]:
             print(sentence)
         print(table.attrs["verdict"])
+        late = ml.benchmark.overlap(
+            engines,
+            mesh,
+            collectives=options.collectives,
+            sizes=options.sizes,
+            matrix=options.matrix,
+            options=choices[:4] if choices else None,
+            first="product",
+            **arguments,
+        )
+        late.insert(0, "library", can.library)
+        late.to_csv(options.out / "overlap-product-first.csv", index=False)
+        print("product first:")
+        print(late[["collective", "size_bytes", "option", *COLUMNS, "gain"]].round(3).to_string())
+        print(late.attrs["verdict"])
         print(f"{time.monotonic() - begin:.1f} s until the table", flush=True)
         (options.out / "overlap.svg").write_text(ml.plot.figure_svg(ml.plot.overlap(table).figure))
         if not options.tuned:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -57,12 +57,17 @@ class MatrixProduct(NamedTuple):
         return f"{self.m} × {self.n} × {self.k} {self.dtype}"
 
 
+First = Literal["call", "product"]
+"""The part of a pair that a GPU starts first."""
+
+
 class PairRounds(NamedTuple):
     """The extent of the measurements of a call with its options."""
 
     rounds: int
     repeats: int
     """The number of products, of calls and of pairs of an option in each round."""
+    first: First = "call"
 
 
 class PairTrial(NamedTuple):
@@ -93,7 +98,7 @@ def measure_pairs(
         for number, step in enumerate(steps):
 
             def set_up(comm: Communicator, step: Step, check: bool) -> tuple[PairedCall, int | None]:
-                return set_up_beside(product, comm, step, check)
+                return set_up_beside(product, comm, step, check, how.first)
 
             call, n_wrong[number], trial = prepare_trial(comm, step, True, vote, set_up)
             status: Status = "ok" if trial is None else trial.status
@@ -127,14 +132,16 @@ def _medians(lanes: _Lanes, repeats: int, *, is_reversed: bool) -> Floats:
     return np.array([parts[True, False][0], parts[False, True][0], *parts[True, True]])
 
 
-def set_up_beside(product: MatrixProduct, comm: Communicator, step: Step, check: bool) -> tuple[PairedCall, int | None]:
+def set_up_beside(
+    product: MatrixProduct, comm: Communicator, step: Step, check: bool, first: First = "call"
+) -> tuple[PairedCall, int | None]:
     """Prepare and check the call of a step, beside a product. The result takes part in trials of options."""
     buffers = allocate(aggregated(comm, step))
     call, n_wrong = set_up_step(comm, step, check, buffers)
     if not (step.in_place and CATALOG[step.collective].reduces):  # whose repetitions would grow
         for pair in buffers:
             fill_randomly(comm.xp, pair.send)
-    return PairedCall(comm, call, _matrices(comm, product)), n_wrong
+    return PairedCall(comm, call, _matrices(comm, product), first), n_wrong
 
 
 def fill_randomly(xp: Any, array: Any) -> None:
@@ -148,9 +155,9 @@ def fill_randomly(xp: Any, array: Any) -> None:
 class PairedCall:
     """A product beside a call, with the interface of a prepared call. Its time is that of both together."""
 
-    def __init__(self, comm: Communicator, call: PreparedCall, matrices: _Matrices) -> None:
+    def __init__(self, comm: Communicator, call: PreparedCall, matrices: _Matrices, first: First = "call") -> None:
         make = _ThreadLanes if comm.backend.device is None else _StreamLanes
-        self.lanes: _Lanes = make(comm, call, matrices)
+        self.lanes: _Lanes = make(comm, call, matrices, first)
         self._alone: list[Floats] = []
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
@@ -213,8 +220,8 @@ def _matrices(comm: Communicator, product: MatrixProduct) -> _Matrices:
 class _Lanes:
     """A lane for the product and one for the call."""
 
-    def __init__(self, comm: Communicator, call: PreparedCall, matrices: _Matrices) -> None:
-        self._comm, self._call, self._matrices = comm, call, matrices
+    def __init__(self, comm: Communicator, call: PreparedCall, matrices: _Matrices, first: First = "call") -> None:
+        self._comm, self._call, self._matrices, self._first = comm, call, matrices, first
 
     @contextmanager
     def ready(self, mode: Mode) -> Iterator[_Lanes]:
@@ -257,8 +264,8 @@ class _ThreadLanes(_Lanes):
 class _StreamLanes(_Lanes):
     """A stream for the product, and the stream of the communicator. Events order and time them."""
 
-    def __init__(self, comm: Communicator, call: PreparedCall, matrices: _Matrices) -> None:
-        super().__init__(comm, call, matrices)
+    def __init__(self, comm: Communicator, call: PreparedCall, matrices: _Matrices, first: First = "call") -> None:
+        super().__init__(comm, call, matrices, first)
         backend: Any = comm.backend
         self._backend = backend
         self._cuda: Any = comm.xp.cuda
@@ -286,34 +293,42 @@ class _StreamLanes(_Lanes):
                 self._multiply, self._communicate = self._multiply_on_stream, self._call.enqueue
 
     def run(self, computes: bool, communicates: bool, n: int) -> Floats:
-        compute, communication = self._compute, self._communication
-        timed = [[self._cuda.Event() for _ in range(5)] for _ in range(n)]
-        ordering = [self._cuda.Event(disable_timing=True) for _ in range(n)]
+        compute, communication, first = self._compute, self._communication, self._first
+        events = [[self._cuda.Event() for _ in range(5)] for _ in range(n)]
         # A product outside the timed part, during which the host enqueues the rest.
         self._multiply()
-        for (start, computed, begin, end, done), ready in zip(timed, ordering, strict=True):
-            # Both streams start at the same event after a barrier, and `done` follows both of them. The call is
-            # enqueued first, because the product may occupy all multiprocessors.
+        for start, computed, begin, end, done in events:
+            # All ranks start at a barrier. The stream that has just left it begins at once, and the other one a few µs
+            # later, after an event. So the call gets its multiprocessors before the product takes all that are left. In
+            # the other order, it waits for most of the product, whose thread blocks go first.
             self._barrier()
-            ready.record(communication)
-            compute.wait_event(ready)
-            start.record(compute)
-            communication.wait_event(start)
-            begin.record(communication)
-            if communicates:
-                self._communicate()
-            end.record(communication)
+            start.record(communication)
+            if first == "call":
+                self._enqueue_call(communicates, begin, end)
+                compute.wait_event(start)
+            else:
+                compute.wait_event(start)
+                start.record(compute)
             if computes:
                 self._multiply()
             computed.record(compute)
+            if first == "product":
+                communication.wait_event(start)
+                self._enqueue_call(communicates, begin, end)
             compute.wait_event(end)
             done.record(compute)
             communication.wait_event(done)
-        self._backend.wait(timed[-1][-1])
+        self._backend.wait(events[-1][-1])
         elapsed = self._cuda.get_elapsed_time
         return 1e3 * np.array(
             [
                 (elapsed(start, done), elapsed(start, computed), elapsed(begin, end))
-                for start, computed, begin, end, done in timed
+                for start, computed, begin, end, done in events
             ]
         )
+
+    def _enqueue_call(self, communicates: bool, begin: Any, end: Any) -> None:
+        begin.record(self._communication)
+        if communicates:
+            self._communicate()
+        end.record(self._communication)

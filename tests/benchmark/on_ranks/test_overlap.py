@@ -14,7 +14,7 @@ from meshlab.benchmark.on_ranks._overlap import MatrixProduct, PairedCall, _Stre
 from tests.benchmark.on_ranks.virtual_gpu import Enqueued, Gpu, Stream
 
 
-def stream_lanes(product_us: float, call_us: float) -> Any:
+def stream_lanes(product_us: float, call_us: float, first: Any = "call") -> Any:
     gpu = Gpu()
     stream = Stream(gpu)
     backend = SimpleNamespace(stream=stream, wait_idle=lambda: None, wait=lambda event: None)
@@ -24,12 +24,13 @@ def stream_lanes(product_us: float, call_us: float) -> Any:
     def multiply() -> None:
         gpu.stack[-1].at += product_us
 
-    return _StreamLanes(comm, Enqueued(stream, call_us), SimpleNamespace(multiply=multiply))  # type: ignore[arg-type]
+    return _StreamLanes(comm, Enqueued(stream, call_us), SimpleNamespace(multiply=multiply), first)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("first", ["call", "product"])
 @pytest.mark.parametrize(("product_us", "call_us"), [(100.0, 40.0), (40.0, 100.0)])
-def test_a_pair_takes_as_long_as_the_longer_one(product_us: float, call_us: float) -> None:
-    with stream_lanes(product_us, call_us).ready("pipelined") as lanes:
+def test_a_pair_takes_as_long_as_the_longer_one(product_us: float, call_us: float, first: str) -> None:
+    with stream_lanes(product_us, call_us, first).ready("pipelined") as lanes:
         both = lanes.run(True, True, 4)
         product, call = lanes.run(True, False, 4), lanes.run(False, True, 4)
     assert both == pytest.approx(np.tile([max(product_us, call_us), product_us, call_us], (4, 1)))
