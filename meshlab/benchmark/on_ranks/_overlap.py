@@ -297,6 +297,9 @@ class _StreamLanes(_Lanes):
         events = [[self._cuda.Event() for _ in range(5)] for _ in range(n)]
         # A product outside the timed part, during which the host enqueues the rest.
         self._multiply()
+        warm = self._cuda.Event(disable_timing=True)
+        warm.record(compute)
+        communication.wait_event(warm)
         for start, computed, begin, end, done in events:
             # All ranks start at a barrier. The stream that has just left it begins at once, and the other one a few µs
             # later, after an event. So the call gets its multiprocessors before the product takes all that are left. In
