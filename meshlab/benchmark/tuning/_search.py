@@ -406,8 +406,8 @@ class TuningSearch:
             record.message = messages[0] if messages else first.message
         counts = [trial.n_wrong for trial in trials if trial.n_wrong is not None]
         record.n_wrong = sum(counts) if counts else record.n_wrong
-        if not math.isnan(first.compute_us):
-            record.alone_us.append((first.compute_us, first.alone_us))
+        if first.alone_us is not None:
+            record.alone_us.append(first.alone_us)
         if option.is_capped and first.status == "dropped" and first.ratio > HOPELESS:
             size = format_size(step.size_bytes or 0)
             self._slower[step.collective, option] = (
