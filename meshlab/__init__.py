@@ -1,10 +1,61 @@
-"""Explore GPU collectives in notebooks: design a mesh, plot it, verify its groups, benchmark it, share a report.
+"""Explore GPU collectives: design a mesh, benchmark its groups, and find out what slows a job down.
+
+Write ``ml.`` before a name, as in ``ml.DeviceMesh("dp=2, tp=2")``. Its ``help()`` has examples.
+
+Describe a job
+    DeviceMesh    ranks with named axes: from text, or .read() of a framework's flags or config
+    Group         the ranks of a group, mesh["tp"][0]; mesh.plot() shows who is in which
+    Job           a model and its batch: Job.preset("llama3-70b")
+
+Describe a machine
+    preset        a machine by its name: preset("dgx-h100", nodes=4)
+    probe         this machine; probe().health() lists its problems, each with a fix
+    Cluster       hosts, GPUs and links; topology.read() reads nvidia-smi, NCCL's XML, Slurm
+    place         put a mesh on a machine: which links every group uses
+
+Decide, without ranks
+    Workbench     design machine, mesh and job interactively
+    predict       time and bandwidth of calls, and the bound of the hardware
+    search        the best layouts of a job on a machine
+    calibrate     fit predictions to your measurements
+
+Measure, on running ranks
+    launch        start ranks: NCCL on GPUs, otherwise MPI
+    attach        use engines that another process started
+    Engines       run functions on all ranks, and .verify() a mesh
+    bench         collectives or your own function, with intervals and checked results
+    bench_pairs   every pair of ranks, to find a slow link
+    tune          the fastest options of NCCL
+    compare_env   environment variables of NCCL or MPI, in turns
+    rehearse      the communication of a whole training step
+    acceptance    the check of a new machine, from its hosts to its report
+    Run, Plan, Sampling    a measurement, what it measures, and how often
+
+Understand numbers, logs and traces
+    read          any file: a log, a trace, a run, a config, a machine
+    judge         is a number normal? compares with published runs
+    explain       a pasted log or error: what is wrong, and what to do
+    compare       two runs: faster, slower or unclear
+    Trace         the collectives of a training job by axis, from profiler traces
+    Report        a page with verdict, numbers and figures: Report(run).save("report.html")
+    example       results and a tuning of real GPUs, to try all of this
+    describe      the columns of the frames
+    MeshlabError  base of all errors; each has a hint, and .explain()
+
+Namespaces for more
+    plot, widgets         figures of every value, and interactive views
+    mesh, topology        values of meshes and machines, readers and writers
+    prediction, analysis  cost models; contention, stragglers, published curves
+    engines, benchmark    more ways to start ranks and to measure: compare_now, overlap
+    runs, nccl_tests      saved runs; logs of nccl-tests
+    diagnosis, comm       rules of explain(); communicators and their options
+    errors                all exceptions
 
 >>> import meshlab as ml
 >>> mesh = ml.DeviceMesh("dp=2, tp=2")
 >>> with ml.launch(4, backend="threads") as engines:
 ...     checks = engines.verify(mesh)
-...     results = ml.bench(engines, mesh, "all_reduce", axis="tp", sizes="1K:4K").wait()
+...     results = ml.bench(engines, mesh, axis="tp", sizes="1K:4K").wait()
 >>> bool(checks["is_right"].all()), results["status"].unique().tolist()
 (True, ['ok'])
 """
@@ -27,6 +78,10 @@ _getattr, _dir, _names = lazy_loader.attach_stub(__name__, __file__)
 
 __all__ = sorted({*_names, "plot"} - {"plots"})
 
+# Names that dir() leaves out, because other names lead to them: functions on ranks receive a communicator, and Plan,
+# Sampling, Trace and describe are at the top.
+_LEFT_OUT = {"Communicator", "__version__", "frames", "plans", "traces"}
+
 _register_display()
 
 
@@ -37,5 +92,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names and the attributes that every module has."""
-    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
+    """Return the names to choose from, and the attributes that every module has."""
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__} - _LEFT_OUT)

@@ -35,6 +35,7 @@ from .frames._example import example as example
 from .frames._schema import describe as describe
 from .mesh._groups import Group as Group
 from .mesh._mesh import DeviceMesh as DeviceMesh
+from .mesh._traffic import Traffic as Traffic
 from .plans._plan import Plan as Plan
 from .plans._sampling import Sampling as Sampling
 from .prediction._calibration import calibrate as calibrate

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from meshlab.benchmark.rehearsal._rehearsal import Rehearsal
+    from meshlab.benchmark.rehearsal._replayed import Replay
 
 targets |= {
     "EngineError.explain": "diagnosis._explain:explain_error",
-    "EngineError._render_traceback_": "widgets._tracebacks:explained_traceback",
+    "MeshlabError._render_traceback_": "widgets._tracebacks:explained_traceback",
     # Plots
     "DeviceMesh.plot": "plots._cells:membership",
     "Cluster.plot": "plots._machine:topology",
@@ -35,10 +36,16 @@ targets |= {
     "Layouts.plot": "plots._step_times:step_times",
     "Visibility.plot": "plots._visibility:visibility",
     "Visibility._figure_html": "plots._visibility:figure_html",
+    "Traffic.plot": "plots._traffic:traffic",
+    "Traffic._figure_html": "plots._traffic:figure_html",
     "Trace.plot": "plots._traces:trace_figure",
     "Trace._figure_html": "plots._traces:figure_html",
     "Rehearsal.plot": "_implementations:plot_rehearsal",
     "Rehearsal._figure_html": "_implementations:rehearsal_figure",
+    "Replay.plot": "_implementations:plot_replay",
+    "Replay._figure_html": "_implementations:replay_figure",
+    # A profile of a function on the ranks
+    "Engines.profile": "benchmark._profile:profile_function",
     # The live view of a run
     "Run._new_view": "widgets._live:LiveView",
     "Run._ipython_display_": "widgets._live:show",
@@ -58,9 +65,11 @@ targets |= {
     # Analyses
     "Judgement._next_step": "diagnosis._after_verdict:next_step",
     "Cluster.health": "topology._health:health",
+    "Plan.from_trace": "traces._plans:plan_from_trace",
     "Plan.estimate": "benchmark._estimate:estimate_plan",
     "RunData.spikes": "analysis._stragglers:find_spikes",
     "RunData.stragglers": "analysis._stragglers:find_stragglers",
+    "RunData.traffics": "analysis._concurrency:traffics",
     "RunData.contention": "analysis._concurrency:contention",
     "RunData.interference": "analysis._concurrency:interference",
     "RunData.pairs": "analysis._pairs:pair_table",
@@ -68,6 +77,8 @@ targets |= {
     "RunData.to_nccl_tests": "nccl_tests._writer:write",
     "RunData._bounded_table": "prediction._bounds:bounded_table",
     "RunData._calibration_from": "prediction._calibration:Calibration.from_document",
+    "Trace.follow": "traces._live:follow",
+    "Trace.published": "analysis._published:published_for",
     "Placement.loads": "prediction._axis_loads:loads",
     "Placement.describe": "prediction._axis_loads:describe",
 }
@@ -85,3 +96,17 @@ def rehearsal_figure(rehearsal: Rehearsal) -> str:
     from meshlab.plots import _rehearsal as plots
 
     return plots.rehearsal_html(rehearsal.frame())
+
+
+def plot_replay(replay: Replay, **options: Any) -> Axes:
+    """Draw the transfers of a trace and of its replay."""
+    from meshlab.plots import _replays as plots
+
+    return plots.replay(replay.by_axis(), verdict=replay.headline, **options)
+
+
+def replay_figure(replay: Replay) -> str:
+    """Return the figure of a replay as an ``<svg>`` element."""
+    from meshlab.plots import _replays as plots
+
+    return plots.replay_html(replay.by_axis())

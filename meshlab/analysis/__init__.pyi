@@ -2,6 +2,7 @@ from ._comparison import Comparison as Comparison
 from ._comparison import compare as compare
 from ._concurrency import contention as contention
 from ._concurrency import interference as interference
+from ._concurrency import traffics as traffics
 from ._judge import Judgement as Judgement
 from ._judge import judge as judge
 from ._pairs import pair_matrix as pair_matrix

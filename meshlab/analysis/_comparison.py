@@ -241,7 +241,8 @@ class Comparison:
         return f"{row['launches_before']} and {row['launches_after']} launches"
 
     def __repr__(self) -> str:
-        return "\n".join([f"<{type(self).__name__} of {self.before} with {self.after}>", *self._lines()])
+        title = f"<{type(self).__name__} of {self.before} with {self.after}; next: .frame(), .plot()>"
+        return "\n".join([title, *self._lines()])
 
     def __str__(self) -> str:
         named = (("before", self.before), ("after", self.after))

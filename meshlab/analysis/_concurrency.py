@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.base._errors import BenchError
+from meshlab.comm._elements import find_dtype
 from meshlab.frames._schema import CALL, STEP, is_plain, plain_key, shown_options
 from meshlab.frames._statistics import FEWEST_FOR_INTERVAL, median_interval
+from meshlab.mesh._traffic import ALIGNMENT_BYTES
 from meshlab.plans._options import OPTIONS
 from meshlab.runs._store import Frames, as_frames
 
@@ -135,6 +137,64 @@ def interference_rows(frames: Frames) -> pd.DataFrame:
     return _ratios(matched, frames.samples, [*_KEYS, *partner], "alone", "concurrent")
 
 
+def traffics(run: Any) -> pd.DataFrame:
+    """Compare the traffics of ``all_to_all_v`` with the even one, or with the first one of the plan.
+
+    Measure with ``traffic=["even", "zipf:1.2"]``. Calls with the same bytes per rank on average are compared, so the
+    ratio is the cost of the imbalance. It and its bounds are computed as in `contention`.
+
+    Parameters
+    ----------
+    run : RunData, path, pair of DataFrames (results, samples), or a list of these
+        A run with several traffics. A results frame alone has no blocks, so its ratios are never clear.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The columns of `contention`, with ``baseline_us`` and ``traffic_us`` instead of its times, and also ``traffic``,
+        ``baseline`` (the traffic that it is compared with), ``imbalance`` and ``size_bytes`` (of the traffic).
+
+    Raises
+    ------
+    BenchError
+        If `run` has no results, or no two traffics of the same calls that are correct.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> with ml.launch(4, backend="threads") as engines:
+    ...     run = ml.bench(engines, "ep=4", "all_to_all_v", sizes="64K", traffic="even, zipf:1.2", sampling="quick")
+    ...     results = run.wait()
+    >>> run.traffics()[["axis", "traffic", "baseline", "imbalance", "n_blocks"]].round(2)
+      axis   traffic baseline  imbalance  n_blocks
+    0   ep  zipf 1.2     even       2.11         8
+    """
+    frames = as_frames(run, needs_end=True)
+    rows = traffic_rows(frames)
+    if rows.empty:
+        named = frames.results["traffic"].notna()
+        raise _not_compared(frames.results, [named], "several traffics", "traffic='even, zipf:1.2'")
+    return rows
+
+
+def traffic_rows(frames: Frames) -> pd.DataFrame:
+    """Return the rows of `traffics`, which may be none."""
+    good = _correct_rows(frames)
+    good = good[good["traffic"].notna() & is_plain(good)]
+    # Patterns are aligned, and equal chunks are not.
+    unit = ALIGNMENT_BYTES // good["dtype"].map(lambda name: find_dtype(name).itemsize).astype("Int64")
+    good = good.assign(count=good["count"] // unit * unit)
+    names = good["traffic"].unique().tolist()
+    baseline = "even" if "even" in names else names[0] if names else None
+    is_baseline = good["traffic"] == baseline
+    keys = [name for name in _KEYS if name not in ("traffic", "size_bytes")]
+    uneven, even = good[~is_baseline], good[is_baseline]
+    matched = uneven.merge(even, on=keys, suffixes=("_traffic", "_baseline"))
+    front = ["traffic", "imbalance", "size_bytes"]
+    matched = matched.rename(columns={f"{name}_traffic": name for name in front} | {"traffic_baseline": "baseline"})
+    return _ratios(matched, frames.samples, [*keys, "baseline", *front], "baseline", "traffic")
+
+
 def _not_compared(results: pd.DataFrame, alternatives: list[pd.Series[bool]], what: str, argument: str) -> BenchError:
     """Return the reason why there is nothing to compare. `alternatives` selects the rows of each alternative."""
     if not all(rows.any() for rows in alternatives):
@@ -153,8 +213,9 @@ def _ratios(matched: pd.DataFrame, samples: pd.DataFrame, keys: list[str], befor
     """Return both times of each row, their ratio, and its bounds."""
     import pandas as pd
 
-    front = [name for name in ("axis", "concurrent_axis", "concurrent_collective") if name in keys]
-    hidden = {*front, "run_id", *OPTIONS} - {*shown_options(matched)}
+    front: list[str] = [name for name in ("axis", "concurrent_axis", "concurrent_collective") if name in keys]
+    front += ["traffic", "baseline"] if "baseline" in keys else []
+    hidden = {*front, "run_id", *(set(OPTIONS) - {*shown_options(matched)})}
     frame = matched[[*front, *(name for name in keys if name not in hidden)]].copy()
     frame.attrs = {}
     columns = {f"{before}_us": "float64", f"{after}_us": "float64", **_RATIO}

@@ -117,6 +117,9 @@ class Judgement:
         ]
         return pd.DataFrame(rows)
 
+    def __repr__(self) -> str:
+        return f"<Judgement: {self.outcome}; next: .frame(), .references>\n{self}"
+
     def __str__(self) -> str:
         return "\n".join([*(verdict.sentence for verdict in self.verdicts), self.next_step])
 

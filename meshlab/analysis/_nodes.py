@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-_PATH = "send_recv"  # in both directions at once, so that a fault of either end delays it
+PATH = "send_recv"
+"""The collective of a path between hosts: in both directions at once, so that a fault of either end delays it."""
 _FEWEST = 3  # hosts: the only path of two hosts does not show which of them is slow
 _MOST_NAMED = 3
 
@@ -57,7 +58,7 @@ class NodeComparison:
         frame.index.name = frame.columns.name = "host"
         frame.attrs = {
             "value": "time_us",
-            "collective": _PATH,
+            "collective": PATH,
             "size_bytes": self.size_bytes,
             "slow": list(self.slow),
             "verdict": self.text,
@@ -97,8 +98,8 @@ class Limits:
         return max(factor * usual_us, usual_us + self.least_of_paths_us)
 
 
-# On a CPU, ranks wait for cores for about a time slice, so that only the fastest batches are comparable, and only large
-# differences count.
+# On a CPU, ranks wait for cores for about a time slice, so that only the times of `without_waits` are comparable, and
+# only large differences count.
 CPU_LIMITS = Limits("min_us", 3.0, 3.0, 1000.0, 4000.0, 2.0)
 # Paths through more switches take longer, but each host has a neighbour.
 GPU_LIMITS = Limits("time_us", 1.5, 1.25, 5.0, 5.0)
@@ -179,11 +180,22 @@ class Paths:
         return parts
 
 
+def without_waits(results: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
+    """Return results whose `min_us` is the time of the faster rank of a pair in its fastest batch."""
+    # A rank that leaves the barrier late, or waits for a core, is the slower one of its pair. But messages that are
+    # late make both ranks slow in every batch, because each of them sends its next one when it has received one.
+    times = samples[samples["status"].eq("ok") & ~samples["is_warmup"]]
+    keys = ["launch", "step", "src_rank", "dst_rank"]
+    fastest = times.groupby(keys)["time_us"].min().rename("fastest_us").reset_index()
+    fastest_us = results[keys].merge(fastest, on=keys, how="left")["fastest_us"].to_numpy()
+    return results.assign(min_us=np.where(np.isnan(fastest_us), results["min_us"], fastest_us))
+
+
 def paths_between(
     results: pd.DataFrame, hosts: Sequence[str], local_ranks: Sequence[int], limits: Limits
 ) -> list[Paths]:
     """Return the times between hosts that pairs of ranks measured, by size. Pairs of different rails do not count."""
-    rows = results[is_pair(results) & results["status"].eq("ok") & results["collective"].eq(_PATH)]
+    rows = results[is_pair(results) & results["status"].eq("ok") & results["collective"].eq(PATH)]
     names = tuple(dict.fromkeys(hosts))
     index = {host: number for number, host in enumerate(names)}
     n_rails = max(local_ranks) + 1

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshlab.analysis._published_comparison import is_kin
+from meshlab.base._errors import BenchError
 from meshlab.frames._statistics import bandwidth
 from meshlab.prediction._published import published_rows
 from meshlab.runs._store import as_results
@@ -13,6 +15,8 @@ from meshlab.topology.model._products import gpu_model
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from meshlab.traces._trace import Trace
 
 
 def published(gpu: str | None = None, *, nodes: int | None = None, collective: str | None = None) -> pd.DataFrame:
@@ -64,6 +68,26 @@ def published(gpu: str | None = None, *, nodes: int | None = None, collective: s
     rows.insert(after, "algbw_gbs", algbw)
     rows.insert(after + 1, "busbw_gbs", busbw)
     return rows
+
+
+def published_for(trace: Trace, gpu: str | None = None) -> pd.DataFrame:
+    """Return the published curves for the calls of a trace, see `Trace.published`."""
+    name = gpu or trace.gpu
+    if name is None:
+        raise BenchError("the trace does not contain the name of its GPUs", hint="pass the name, such as 'H100'")
+    table = published()
+    same = [other for other in table["gpu"].unique() if is_kin(gpu_model(other), gpu_model(name))]
+    calls = trace.frame()[["collective", "n_ranks"]].drop_duplicates()
+    keys = list(calls.itertuples(index=False, name=None))
+    has_calls = [key in keys for key in zip(table["collective"], table["n_ranks"], strict=True)]
+    table = table[table["gpu"].isin(same) & np.array(has_calls, dtype=bool)].reset_index(drop=True)
+    if table.empty:
+        texts = [f"{collective} of {n} ranks" for collective, n in list(keys)[:3] if isinstance(collective, str)]
+        raise BenchError(
+            f"no published run has {' or '.join(texts)} on {gpu_model(name)}",
+            hint="pass a run of the machine itself, or a prediction",
+        )
+    return table
 
 
 def matching_references(run: Any, *, system: str | None = None) -> pd.DataFrame:

@@ -200,7 +200,7 @@ def _is_same_machine(curve: PublishedCurve, measured: MeasuredCurve, machine: Me
     return (
         curve.n_ranks == measured.n_ranks
         and curve.nodes == machine.nodes
-        and _is_kin(curve.gpu_model, machine.model)
+        and is_kin(curve.gpu_model, machine.model)
         and (not machine.has_network or _has_same_nics(curve, machine))
     )
 
@@ -214,7 +214,7 @@ def _has_other_hosts(curve: PublishedCurve, measured: MeasuredCurve, machine: Me
         and curve.nodes != nodes
         and max(curve.nodes, nodes) <= _FACTOR_OF_HOSTS * min(curve.nodes, nodes)
         and curve.gpus_per_node == machine.gpus_per_node
-        and _is_kin(curve.gpu_model, machine.model)
+        and is_kin(curve.gpu_model, machine.model)
         and (not machine.has_network or _has_same_nics(curve, machine))
         and (not _is_exchange(measured.collective) or nodes <= curve.nodes)
     )
@@ -226,7 +226,8 @@ def _is_exchange(collective: str) -> bool:
     return set(facts.traffic) == {"p2p"} and not facts.peers and not facts.rooted
 
 
-def _is_kin(model: str, other: str | None) -> bool:
+def is_kin(model: str, other: str | None) -> bool:
+    """Return whether two models of GPUs have the same NVLink."""
     return model == other or any({model, other} <= kin for kin in _KIN)
 
 

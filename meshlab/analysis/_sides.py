@@ -41,7 +41,7 @@ _COLUMN_WORDS = {
 _NONE_IF_KNOWN = {
     "concurrent_axis": "grouping",
     "concurrent_collective": "grouping",
-    **{name: "buffers" for name, default in OPTIONS.items() if default is None},
+    **{name: "buffers" for name, default in OPTIONS.items() if default is None and name != "traffic"},
 }
 _NONE = "none"
 

@@ -395,7 +395,7 @@ class ThresholdCheck:
         return "\n".join([self.verdict, *([self.note] if self.note else []), "", *lines])
 
     def __repr__(self) -> str:
-        return f"<ThresholdCheck: {self.verdict}>"
+        return f"<ThresholdCheck: {self.verdict}; next: .rows>"
 
     def _repr_html_(self) -> str:
         header, rows = self.table()

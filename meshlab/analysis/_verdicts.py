@@ -77,6 +77,9 @@ class Verdict:
         """``"passed"``, ``"failed"``, or ``"not decided"`` if the verdict is not known."""
         return _OUTCOMES[self.word]
 
+    def __repr__(self) -> str:
+        return f"<Verdict: {self.sentence} next: .comparison>"
+
     def __str__(self) -> str:
         return self.sentence
 

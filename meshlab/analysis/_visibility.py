@@ -71,6 +71,9 @@ class Visibility:
     def _figure_html(self) -> str:
         return implementation(Visibility._figure_html)(self)
 
+    def __repr__(self) -> str:
+        return f"<Visibility: {self}; next: .plot()>"
+
     def __str__(self) -> str:
         at = f"in {self.collective}" if self.size_bytes is None else f"at {format_size(self.size_bytes)}"
         text = f"changes of {ratio_text(self.ratio)} {'and more ' * (self.ratio <= LARGEST_RATIO)}{at}"

@@ -17,7 +17,7 @@ Share = Callable[[int], float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Traffic:
+class RankShares:
     """The bytes of a call as shares of its size S, for the busiest rank in each direction, over all channels."""
 
     # By the number of ranks of the group, or with NVLS of one NVLink domain
@@ -105,7 +105,7 @@ class CollectiveFacts:
     synchronises: bool = False  # whether no rank can leave before all ranks have entered
     bus_factor: Share  # busbw / algbw for n ranks, as defined in nccl-tests' PERFORMANCE.md
     # By algorithm: ring, tree, nvls, nvls_tree, pat, or p2p for messages between the ranks
-    traffic: Mapping[str, Traffic] = field(default_factory=lambda: MappingProxyType({}))
+    traffic: Mapping[str, RankShares] = field(default_factory=lambda: MappingProxyType({}))
     is_composed: bool = False  # whether meshlab composes it of other calls, on a backend that does not have it
     is_modelled: bool = False  # whether there is a model of its time
     like: str | None = None  # the collective with a model whose time is the nearest
@@ -184,7 +184,7 @@ _ALL_AND_CHUNK = _Share(1, 1)
 _UNDEFINED = _Share(math.nan)
 
 
-def _traffic(**algorithms: Traffic) -> Mapping[str, Traffic]:
+def _traffic(**algorithms: RankShares) -> Mapping[str, RankShares]:
     return MappingProxyType(algorithms)
 
 
@@ -196,12 +196,12 @@ _COLLECTIVES = (
         synchronises=True,
         bus_factor=_OTHERS_TWICE,
         traffic=_traffic(
-            ring=Traffic(_OTHERS_TWICE, _OTHERS_TWICE),
+            ring=RankShares(_OTHERS_TWICE, _OTHERS_TWICE),
             # Up and down a chain of n ranks, whose ends differ between the channels.
-            tree=Traffic(_OTHERS_TWICE, _OTHERS_TWICE),
+            tree=RankShares(_OTHERS_TWICE, _OTHERS_TWICE),
             # NVSwitch reads the whole input of a rank to reduce it, and a rank sends its reduced chunk once.
-            nvls=Traffic(_ALL_AND_CHUNK, _ALL_AND_CHUNK),
-            nvls_tree=Traffic(_ALL_AND_CHUNK, _ALL_AND_CHUNK),
+            nvls=RankShares(_ALL_AND_CHUNK, _ALL_AND_CHUNK),
+            nvls_tree=RankShares(_ALL_AND_CHUNK, _ALL_AND_CHUNK),
         ),
         is_modelled=True,
         nccl=NcclFunction(
@@ -231,7 +231,9 @@ _COLLECTIVES = (
         in_place=True,
         synchronises=True,
         bus_factor=_OTHERS,
-        traffic=_traffic(ring=Traffic(_OTHERS, _OTHERS), nvls=Traffic(_CHUNK, _ALL), pat=Traffic(_OTHERS, _OTHERS)),
+        traffic=_traffic(
+            ring=RankShares(_OTHERS, _OTHERS), nvls=RankShares(_CHUNK, _ALL), pat=RankShares(_OTHERS, _OTHERS)
+        ),
         is_modelled=True,
         nccl=NcclFunction(
             name="AllGather",
@@ -261,7 +263,9 @@ _COLLECTIVES = (
         in_place=True,
         synchronises=True,
         bus_factor=_OTHERS,
-        traffic=_traffic(ring=Traffic(_OTHERS, _OTHERS), nvls=Traffic(_ALL, _CHUNK), pat=Traffic(_OTHERS, _OTHERS)),
+        traffic=_traffic(
+            ring=RankShares(_OTHERS, _OTHERS), nvls=RankShares(_ALL, _CHUNK), pat=RankShares(_OTHERS, _OTHERS)
+        ),
         is_modelled=True,
         nccl=NcclFunction(
             name="ReduceScatter",
@@ -284,7 +288,7 @@ _COLLECTIVES = (
         receives="count x n",
         synchronises=True,
         bus_factor=_OTHERS,
-        traffic=_traffic(p2p=Traffic(_OTHERS, _OTHERS)),
+        traffic=_traffic(p2p=RankShares(_OTHERS, _OTHERS)),
         is_modelled=True,
         axes=("ep",),
         nccl=NcclFunction(name="AlltoAll", has_copy_engines=True, nccl4py="alltoall"),
@@ -300,7 +304,7 @@ _COLLECTIVES = (
         counted=True,
         synchronises=True,
         bus_factor=_OTHERS,  # for the bytes of the busiest rank
-        traffic=_traffic(p2p=Traffic(_OTHERS, _OTHERS)),
+        traffic=_traffic(p2p=RankShares(_OTHERS, _OTHERS)),
         like="all_to_all",
         nccl_test=NcclTest(program="alltoallv", prints_own_rates=True),
         mpi=MpiFunction(name="Alltoallv"),
@@ -311,7 +315,7 @@ _COLLECTIVES = (
         rooted=True,
         in_place=True,
         bus_factor=_ALL,
-        traffic=_traffic(ring=Traffic(_ALL, _ALL)),
+        traffic=_traffic(ring=RankShares(_ALL, _ALL)),
         is_modelled=True,
         nccl=NcclFunction(name="Broadcast", algorithms=("ring",), nccl4py="broadcast"),
         nccl_test=NcclTest(program="broadcast"),
@@ -333,7 +337,7 @@ _COLLECTIVES = (
         rooted=True,
         in_place=True,
         bus_factor=_ALL,
-        traffic=_traffic(ring=Traffic(_ALL, _ALL)),
+        traffic=_traffic(ring=RankShares(_ALL, _ALL)),
         is_modelled=True,
         nccl=NcclFunction(name="Reduce", algorithms=("ring",), nccl4py="reduce"),
         nccl_test=NcclTest(program="reduce"),
@@ -348,7 +352,7 @@ _COLLECTIVES = (
         rooted=True,
         in_place=True,
         bus_factor=_OTHERS,
-        traffic=_traffic(p2p=Traffic(_CHUNK, _OTHERS)),
+        traffic=_traffic(p2p=RankShares(_CHUNK, _OTHERS)),
         like="all_gather",
         nccl=NcclFunction(name="Gather", has_copy_engines=True),
         nccl_test=NcclTest(program="gather"),
@@ -363,7 +367,7 @@ _COLLECTIVES = (
         rooted=True,
         in_place=True,
         bus_factor=_OTHERS,
-        traffic=_traffic(p2p=Traffic(_OTHERS, _CHUNK)),
+        traffic=_traffic(p2p=RankShares(_OTHERS, _CHUNK)),
         like="all_gather",
         nccl=NcclFunction(name="Scatter", has_copy_engines=True),
         nccl_test=NcclTest(program="scatter"),
@@ -376,7 +380,7 @@ _COLLECTIVES = (
         receives="nothing",
         peers=("dest",),
         bus_factor=_ALL,
-        traffic=_traffic(p2p=Traffic(_ALL, _NOTHING)),
+        traffic=_traffic(p2p=RankShares(_ALL, _NOTHING)),
         like="send_recv",
         nccl=NcclFunction(name="Send"),
         mpi=MpiFunction(name="Send"),
@@ -388,7 +392,7 @@ _COLLECTIVES = (
         sends="nothing",
         peers=("source",),
         bus_factor=_ALL,
-        traffic=_traffic(p2p=Traffic(_NOTHING, _ALL)),
+        traffic=_traffic(p2p=RankShares(_NOTHING, _ALL)),
         nccl=NcclFunction(name="Recv"),
         mpi=MpiFunction(name="Recv"),
         torch=TorchFunctions(names=("recv", "irecv")),
@@ -398,7 +402,7 @@ _COLLECTIVES = (
         name="send_recv",
         peers=("dest", "source"),
         bus_factor=_ALL,
-        traffic=_traffic(p2p=Traffic(_ALL, _ALL)),
+        traffic=_traffic(p2p=RankShares(_ALL, _ALL)),
         is_modelled=True,
         axes=("pp",),
         nccl_test=NcclTest(program="sendrecv", may_print_op=True),
@@ -419,6 +423,9 @@ _COLLECTIVES = (
 
 COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType({facts.name: facts for facts in _COLLECTIVES})
 """The collectives, by name."""
+
+COUNTED = " or ".join(name for name, collective in COLLECTIVES.items() if collective.counted)
+"""The collective whose chunks have their own sizes, as text."""
 
 MODELLED = tuple(name for name, collective in COLLECTIVES.items() if collective.is_modelled)
 """The collectives that have a model of their time and of the load of links."""

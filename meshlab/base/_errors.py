@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from meshlab.base._forwarding import implementation
 
@@ -50,6 +50,8 @@ class MeshlabError(Exception):
     ----------
     message, hint : str
         The arguments. A quoted value or a word is cut after 200 characters, and the text after 1,000.
+    page : str
+        The page about such errors, which ``meshlab docs PAGE`` prints. Notebooks and the command line name it.
 
     Examples
     --------
@@ -61,6 +63,8 @@ class MeshlabError(Exception):
     >>> print(error.with_hint("pass --force"))
     the folder 'out' holds a different run; pass --force
     """
+
+    page: ClassVar[str] = ""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         self.message = _shortened(printable(message))
@@ -88,6 +92,10 @@ class MeshlabError(Exception):
     def __str__(self) -> str:
         return self.summary
 
+    def _render_traceback_(self) -> list[str]:
+        # IPython prints these lines: its traceback, an explanation of logs, and the page about such errors.
+        return implementation(MeshlabError._render_traceback_)(self)
+
 
 class ParseError(MeshlabError, ValueError):
     """Input text could not be parsed. The error shows the file, the line and the position.
@@ -105,6 +113,8 @@ class ParseError(MeshlabError, ValueError):
     line : int, optional
         The line number in that file, counted from 1.
     """
+
+    page = "machines"
 
     def __init__(
         self,
@@ -135,9 +145,13 @@ class ParseError(MeshlabError, ValueError):
 class MeshError(MeshlabError, ValueError):
     """A mesh, an axis or a group is invalid."""
 
+    page = "frameworks"
+
 
 class TopologyError(MeshlabError, ValueError):
     """A description of hardware is invalid."""
+
+    page = "machines"
 
 
 class CommunicatorError(MeshlabError):
@@ -154,6 +168,8 @@ class CommunicatorError(MeshlabError):
     code : int, optional
         The error code of the library.
     """
+
+    page = "hangs"
 
     def __init__(
         self,
@@ -192,6 +208,8 @@ class EngineError(MeshlabError):
         The results measured before the error, if the call consists of several runs.
     """
 
+    page = "hangs"
+
     def __init__(
         self,
         message: str,
@@ -219,13 +237,11 @@ class EngineError(MeshlabError):
     def __str__(self) -> str:
         return "\n".join(part for part in (self.summary, self.log.rstrip()) if part)
 
-    def _render_traceback_(self) -> list[str]:
-        # IPython prints these lines: its traceback, and the explanation.
-        return implementation(EngineError._render_traceback_)(self)
-
 
 class BenchError(MeshlabError, ValueError):
     """A plan, a run or a table of results is invalid."""
+
+    page = "measuring"
 
 
 # A traceback shows the path under which a program imports the class.
@@ -238,6 +254,12 @@ def brief_explanation(error: BaseException) -> str:
     """Return the brief explanation of the logs of an error. Empty if it has none, or nothing in them is recognised."""
     explanation = error.explain() if isinstance(error, EngineError) else None
     return "" if explanation is None else explanation.brief()
+
+
+def page_note(error: BaseException) -> str:
+    """Return the line that names the page about an error. Empty if there is none."""
+    page = error.page if isinstance(error, MeshlabError) else ""
+    return f"more: meshlab docs {page}" if page else ""
 
 
 def explained_text(error: BaseException) -> str:

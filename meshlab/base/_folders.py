@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import secrets
@@ -28,6 +27,7 @@ from pathlib import Path
 
 from meshlab.base._errors import BenchError, ParseError
 from meshlab.base._files import read_file
+from meshlab.base._locks import is_locked_by_others, release, try_lock
 
 _STAGES = ".meshlab-*.partial"
 _RETIRED = "retired"
@@ -158,22 +158,6 @@ def check_writable(target: str | Path) -> None:
         raise _cannot_write(target, error) from error
 
 
-def try_lock(file: int, *, is_shared: bool = False) -> bool:
-    """Lock an open file or folder until the process exits, if the file system has locks. False if it is locked."""
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
-    return True
-
-
-def release(file: int) -> None:
-    """Unlock and close an open file or folder."""
-    with contextlib.suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_UN)  # before closing it, because forked processes share the lock
-    os.close(file)
-
-
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Let one writer at a time change a folder."""
@@ -212,13 +196,12 @@ def _is_abandoned(stage: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        is_held = error.errno in (errno.EWOULDBLOCK, errno.EACCES)
-        return not is_held and time.time() - stage.stat().st_mtime > _ABANDONED_S
+        is_locked = is_locked_by_others(file)
+        if is_locked is None:
+            return time.time() - stage.stat().st_mtime > _ABANDONED_S
+        return not is_locked
     finally:
         release(file)
-    return True
 
 
 def _matching(folder: Path, patterns: Sequence[str]) -> set[str]:

@@ -14,4 +14,7 @@ from .rehearsal._rehearsal import Rehearsal as Rehearsal
 from .rehearsal._rehearsal import RehearsedCall as RehearsedCall
 from .rehearsal._rehearsal import RehearsedLayout as RehearsedLayout
 from .rehearsal._rehearse import rehearse as rehearse
+from .rehearsal._replay import replay as replay
+from .rehearsal._replayed import Replay as Replay
+from .rehearsal._replayed import ReplaySide as ReplaySide
 from .tuning._tune import tune as tune

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
+from meshlab.base._units import format_size
 from meshlab.benchmark._run import Run, check_resumable
 from meshlab.comm._catalog import find_collective
 from meshlab.comm._elements import find_op
 from meshlab.comm._windows import why_not_symmetric
 from meshlab.engines._engines import Engines
+from meshlab.engines._memory import local_buffer_bytes
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._arguments import PlanArguments, add_documentation, check_arguments, takes_plan_arguments
@@ -255,9 +257,24 @@ def check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
         )
     for backend in backends:
         _check_backend(engines.capabilities(backend), plan)
+    _check_matrices(engines, mesh, plan)
     for name, function in plan.functions.items():
         if function is None:
             raise BenchError(f"function {name!r} is not saved with its run; pass it again as collective")
+
+
+def _check_matrices(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
+    """Raise if a matrix of bytes exceeds the memory. It has only one size, so skipping it would measure nothing."""
+    room = local_buffer_bytes(engines)
+    if room is None or all(traffic is None or traffic.is_pattern for traffic in plan.traffic):
+        return
+    for step in plan.steps(mesh):
+        if step.matrix is not None and not step.matrix.is_pattern and step.buffer_bytes > room:
+            raise BenchError(
+                f"traffic {step.traffic!r} needs {format_size(step.buffer_bytes)} of buffers on its busiest rank, but "
+                f"a rank may use {format_size(room)}",
+                hint="divide the matrix, or measure its pattern() at smaller sizes",
+            )
 
 
 def _check_backend(can: Capabilities, plan: Plan) -> None:
@@ -281,7 +298,7 @@ def _check_backend(can: Capabilities, plan: Plan) -> None:
         for name in plan.dtype:
             if name not in can_reduce:
                 raise BenchError(f"{can.backend} cannot reduce {name!r}; choose one of {', '.join(can_reduce)}")
-    _check_options(can, plan)
+    check_options(can, plan)
     if plan.concurrent and BACKENDS[can.backend].enqueues and "isolated" in plan.mode:
         raise BenchError(
             f"two axes cannot run at the same time in isolated mode with {can.backend}: the host waits before each "
@@ -290,7 +307,7 @@ def _check_backend(can: Capabilities, plan: Plan) -> None:
         )
 
 
-def _check_options(can: Capabilities, plan: Plan) -> None:
+def check_options(can: Capabilities, plan: Plan) -> None:
     """Raise unless the backend has the buffers and the choices per call of a plan."""
     facts = BACKENDS[can.backend]
     if others := [name for name in plan.buffers if name not in facts.buffers]:

@@ -84,6 +84,9 @@ class EnvComparison:
         first = next(iter(self.runs))
         return {name: f"{name} against {first}: {comparison.headline}" for name, comparison in self.comparisons.items()}
 
+    def __repr__(self) -> str:
+        return f"<EnvComparison of {', '.join(self.runs)}; next: .comparisons, .results>\n{self}"
+
     def __str__(self) -> str:
         return "\n".join(self.headlines.values())
 

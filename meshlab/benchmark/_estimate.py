@@ -113,6 +113,9 @@ class Estimate:
             visible=visible,
         )
 
+    def __repr__(self) -> str:
+        return f"<Estimate: {self}; next: .seconds, .visible>"
+
     def __str__(self) -> str:
         steps = f"{self.n_steps:,} step{'s' * (self.n_steps != 1)}"
         if self.n_skipped:

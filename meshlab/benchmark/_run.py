@@ -229,6 +229,9 @@ class Run(RunData):
         self._is_estimated.set()
         return seconds
 
+    def _next_steps(self) -> str:
+        return super()._next_steps() if self.has_ended else ".wait(), .pause(), .cancel()"
+
     @property
     def out(self) -> Path | None:
         """The folder that the run is written to while it is measured, or None."""

@@ -160,7 +160,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
             option_text(Argument(name)),
             type=partial(_option_values, option),
             metavar="N" if option.kind is int else "NAME",
-            help=option.help + ", separated by commas; auto: the library chooses" * option.takes_several,
+            help=option.help
+            + ", separated by commas" * option.takes_several
+            + "; auto: the library chooses" * (option.takes_several and option.is_tuned),
         )
     add(
         "--sampling",

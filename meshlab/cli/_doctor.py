@@ -27,8 +27,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hosts",
         metavar="HOSTS",
-        help="check hosts over ssh instead, such as 'ssh:node0[1-4]' or node01,node02: names, routes, ports, MTU, "
-        "network interfaces, clocks, a shared folder and versions",
+        help="check hosts instead, such as 'ssh:node0[1-4]', node01,node02 or 'slurm --nodes=4': names, routes, ports, "
+        "MTU, network interfaces, clocks, a shared folder and versions",
     )
     parser.add_argument(
         "--folder", metavar="DIR", help="a folder that all hosts should see (default: ~/.cache/meshlab)"

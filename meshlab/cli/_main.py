@@ -21,13 +21,14 @@ from meshlab.cli._arguments import Command
 from meshlab.cli._bench import BENCH
 from meshlab.cli._compare import COMPARE
 from meshlab.cli._demo import DEMO
+from meshlab.cli._docs import DOCS
 from meshlab.cli._doctor import DOCTOR
 from meshlab.cli._explain import EXPLAIN
 from meshlab.cli._export import EXPORT
 from meshlab.cli._judge import JUDGE
 from meshlab.cli._lab import LAB
 from meshlab.cli._launch import LAUNCH
-from meshlab.cli._output import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error
+from meshlab.cli._output import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error, report_error
 from meshlab.cli._parser import CommandParser, Parser, examples_text, folded, is_first_process
 from meshlab.cli._predict import PREDICT
 from meshlab.cli._rehearse import REHEARSE
@@ -86,6 +87,7 @@ COMMANDS = (
     SEARCH,
     LAB,
     LAUNCH,
+    DOCS,
 )
 
 _AXIS = re.compile(r"(?:--mesh=)?[A-Za-z_]\w*=-?\d+,?")
@@ -101,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return command.run(options)
     except MeshlabError as error:
         if is_first_process():
-            print_error(error_text(error))
+            report_error(error)
         return BAD_INPUT
     except KeyboardInterrupt as error:
         # If engines were starting, asyncio would log the pending tasks of ipyparallel at exit, and Python would warn

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 from meshlab.base._errors import EngineError, MeshlabError
 from meshlab.base._hints import NEW_RANKS, Hint
 from meshlab.cli._fitting import fitted, terminal_width
-from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, is_vacant, plain_warnings, print_error, print_text
+from meshlab.cli._output import (
+    FAILED,
+    INTERRUPTED,
+    OK,
+    error_text,
+    is_vacant,
+    plain_warnings,
+    print_error,
+    print_text,
+    report_error,
+)
 from meshlab.cli._ranks import opened_engines, size_fix, system_label
 
 if TYPE_CHECKING:
@@ -102,10 +112,10 @@ def _wait(run: Run, out: Path | None) -> int:
     except EngineError as error:
         again = "run the command again" if out is None else f"continue with meshlab bench --resume {out}"
         needs_ranks = isinstance(error.hint, Hint) and NEW_RANKS in error.hint.parts
-        print_error(error_text(error if needs_ranks else error.with_hint(again), again))
+        report_error(error if needs_ranks else error.with_hint(again), again)
         return FAILED
     except MeshlabError as error:
-        print_error(error_text(error))
+        report_error(error)
         return FAILED
     if not results["status"].isin(["ok", "skipped"]).all():
         return FAILED

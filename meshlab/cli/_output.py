@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from meshlab.base._errors import MeshlabError, explained_text, printable
+from meshlab.base._errors import MeshlabError, explained_text, page_note, printable
 from meshlab.base._hints import NEW_RANKS, READ_A_FILE, Advice, Argument, Hint
 from meshlab.base._markup import visible
 from meshlab.plans._options import CALL_OPTIONS
@@ -52,6 +52,11 @@ def print_text(text: object) -> None:
 def print_error(text: object, file: TextIO | None = None) -> None:
     """Print a message, by default to standard error."""
     print(visible(printable(f"meshlab: {text}")), file=file or sys.stderr)
+
+
+def report_error(error: MeshlabError, again: str = _AGAIN) -> None:
+    """Print the text of an error, and the page about such errors."""
+    print_error("\n".join(filter(None, (error_text(error, again), page_note(error)))))
 
 
 def error_text(error: MeshlabError, again: str = _AGAIN) -> str:

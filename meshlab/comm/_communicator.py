@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from functools import cached_property, partial
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,13 @@ from meshlab.comm._validate import OPTION_DEFAULTS, CallArguments, CallValidator
 from meshlab.comm._windows import empty_symmetric, registered_symmetric
 
 _OPTIONS = Arguments(PreparedOptions, OPTION_DEFAULTS)
+
+
+class TorchSide(NamedTuple):
+    """The part of torch on the rank of a communicator, from `meshlab.comm.backends._torch_world`."""
+
+    mesh: Any  # torch's device mesh of the task, or None
+    local: Callable[[Backend], AbstractContextManager[object]]
 
 
 class Communicator(CollectiveMethods):
@@ -81,6 +88,7 @@ class Communicator(CollectiveMethods):
         self._monitor = monitor
         self._is_closed = False
         self._owner: Communicator | None = None  # the communicator of which this one is a view
+        self._torch: TorchSide | None = None  # set by the engines
         self.backend = backend
         self.name = name
         self.rank = backend.rank
@@ -108,6 +116,37 @@ class Communicator(CollectiveMethods):
     def world_rank(self) -> int:
         """The global rank."""
         return self.ranks[self.rank]
+
+    @property
+    def torch_mesh(self) -> Any:
+        """Torch's ``DeviceMesh`` of the mesh of this task, after `meshlab.Engines.torch`.
+
+        Its groups are those of meshlab's mesh, and torch's default process group has all ranks.
+
+        Raises
+        ------
+        CommunicatorError
+            If the engines have not opened torch on the mesh.
+        """
+        torch = self._root._torch
+        if torch is None or torch.mesh is None:
+            raise CommunicatorError(
+                "torch has no mesh in this task",
+                hint="call engines.torch(mesh) first, and pass the same mesh to the task",
+                group=self.name,
+            )
+        return torch.mesh
+
+    @contextmanager
+    def local(self) -> Iterator[None]:
+        """Order array operations in the block, of torch as well, with the calls before and after it."""
+        torch = self._root._torch
+        with self.backend.local():
+            if torch is None:
+                yield
+            else:
+                with torch.local(self.backend):
+                    yield
 
     def to_host(self, array: Any) -> npt.NDArray[Any]:
         """Copy an array to host memory, after all earlier calls.
@@ -678,7 +717,9 @@ class Communicator(CollectiveMethods):
         hooks: dict[str, Any] = {"on_enter": self._on_enter, "monitor": monitor}
         ranks = Communicator(backend, name=name, checks="off", **hooks)._share("all_gather", [self.world_rank])
         comparer = None if monitor is None or self._checks == "off" else monitor.comparer(ranks)
-        return Communicator(backend, name=name, ranks=ranks, checks=self._checks, comparer=comparer, **hooks)
+        part = Communicator(backend, name=name, ranks=ranks, checks=self._checks, comparer=comparer, **hooks)
+        part._torch = self._root._torch
+        return part
 
     def _check_split(self, color: int | None, key: int | None) -> None:
         for what, number in (("color", color), ("key", key)):

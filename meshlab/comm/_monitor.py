@@ -11,6 +11,11 @@ MESSAGES = "messages"
 """Name of a batch that contains only messages, for a `Monitor`."""
 
 
+def torch_label(group: str) -> str:
+    """Return the name of torch's group with the ranks of a group, where the calls of ranks are reported."""
+    return f"torch's {group}"
+
+
 class Monitor(Protocol):
     """An observer of the calls of a communicator. Its methods run for every call, so they must be fast."""
 

@@ -8,7 +8,9 @@ from meshlab.base._errors import CommunicatorError
 from meshlab.comm._backend import BesideModule, ProcessModule
 
 if TYPE_CHECKING:
+    from meshlab.comm._backend import Backend, Rendezvous
     from meshlab.comm.backends._threads import ThreadWorld
+    from meshlab.comm.backends._torch_world import TorchWorld
 
 
 def process_module(backend: str) -> ProcessModule:
@@ -40,3 +42,24 @@ def thread_world(backend: str, size: int) -> ThreadWorld:
 
         return ThreadWorld(size)
     raise CommunicatorError(f"backend {backend!r} has no module for ranks in threads")
+
+
+def check_torch() -> None:
+    """Raise a `CommunicatorError` unless torch is installed, for its own process groups. Does not import it."""
+    from meshlab.comm.backends._torch_world import check_installed
+
+    check_installed()
+
+
+def load_torch(on_gpu: bool) -> str:
+    """Import torch on a rank, and return its version. Raise a `CommunicatorError` if it cannot open process groups."""
+    from meshlab.comm.backends._torch_world import load
+
+    return load(on_gpu)
+
+
+def torch_world(rendezvous: Rendezvous, backend: Backend) -> TorchWorld:
+    """Return the part of torch of a rank, next to the world of a backend. Collective."""
+    from meshlab.comm.backends._torch_world import TorchWorld
+
+    return TorchWorld(rendezvous, backend)

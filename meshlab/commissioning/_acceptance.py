@@ -25,6 +25,7 @@ from meshlab.analysis._nodes import (
     slow_alone,
     slow_parts,
     times_alone,
+    without_waits,
 )
 from meshlab.analysis._pairs import SLOW, pair_table
 from meshlab.analysis._thresholds import Thresholds
@@ -37,7 +38,7 @@ from meshlab.benchmark._run import Run
 from meshlab.commissioning._doctor import Check, run_checks
 from meshlab.commissioning._folder import Scope, begin, check_new, earlier_runs, read_scope
 from meshlab.commissioning._outcome import Acceptance, joined_run
-from meshlab.commissioning._plans import Planned, machine_mesh, matching_preset, mesh_reason, plans
+from meshlab.commissioning._plans import Planned, confirming, machine_mesh, matching_preset, mesh_reason, plans
 from meshlab.engines._engines import Engines
 from meshlab.frames._labels import CPU_SOURCES
 from meshlab.mesh._axes import WORLD
@@ -157,7 +158,11 @@ def acceptance(
     earlier: dict[str, RunData] = {}
     if resume is not None:
         stage_plans = {name: stage.plan for name, stage in planned.items()}
-        stage_plans |= {CONFIRMATION: stage_plans.get("pairs"), FABRIC_CONFIRMATION: stage_plans.get("fabric")}
+        fabric = stage_plans.get("fabric")
+        stage_plans |= {
+            CONFIRMATION: stage_plans.get("pairs"),
+            FABRIC_CONFIRMATION: None if fabric is None else confirming(fabric),
+        }
         earlier = earlier_runs(resume, stage_plans, scope.mesh)
         _check_same_machine(earlier, engines, scope.mesh)
     out = resume if out is None else out
@@ -376,7 +381,7 @@ class _Acceptor:
         if not suspected:
             return "passed", sentences
         try:
-            repetition = self._bench(FABRIC_CONFIRMATION, run.plan)
+            repetition = self._bench(FABRIC_CONFIRMATION, confirming(run.plan))
             _wait(repetition)
         except MeshlabError as error:
             names = ", ".join(map(str, list(suspected)[:_MOST_NAMED]))
@@ -399,7 +404,10 @@ class _Acceptor:
         return "failed", [f"{names[:1].upper()}{names[1:]} {verb} SLOW in two measurements.", *texts]
 
     def _paths_in(self, run: RunData, limits: Limits) -> list[Paths]:
-        return paths_between(run.results, self._hosts, self._local_ranks, limits)
+        results = run.results
+        if limits.column == "min_us":
+            results = without_waits(results, run.samples)
+        return paths_between(results, self._hosts, self._local_ranks, limits)
 
     def _judge_nodes(self) -> _Finding:
         """Return a verdict on each host, from its own ranks, its paths to the others, and its hardware."""

@@ -1,4 +1,4 @@
-"""Checks of several hosts over ssh: names, routes, ports, MTU, interfaces, clocks, a shared folder, and versions."""
+"""Checks of hosts over ssh or srun: names, routes, ports, MTU, interfaces, clocks, a shared folder, and versions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import secrets
 import shlex
 import shutil
@@ -13,8 +14,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +26,60 @@ from meshlab.base._errors import EngineError, ParseError
 from meshlab.base._version import __version__
 from meshlab.commissioning._doctor import Check
 from meshlab.commissioning._host_probe import network_of
+from meshlab.engines._allocation import allocated_hosts
 from meshlab.engines._host_choice import HostChoice
 from meshlab.engines._local import import_path
 
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+# Lines of ssh and srun that follow or precede the reason.
+_NOISE = re.compile(r"^Warning: Permanently|^srun: .*(Exited with exit code|launch failed|Job step aborted)")
 _LIMIT_S = 90.0  # for all hosts
 _N_CLOCKS = 5  # readings of a clock
 _LARGEST_OFFSET_S = 1.0
 _ENVIRONMENT = "install the same environment under the same path on all hosts"
 
 
-class _Remote:
-    """A host, and the probe that runs on it over ssh."""
+@dataclass(frozen=True)
+class _Way:
+    """The program that runs a command on a host."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    words: Sequence[str]
+    program: str = "ssh"
+
+    def to(self, host: str, command: Sequence[str]) -> list[str]:
+        """Return the command that runs one on a host."""
+        if self.program == "ssh":
+            return [*self.words, host, shlex.join(command)]
+        return [*self.words, "--nodes=1", "--ntasks=1", f"--nodelist={host}", *command]
+
+    def fix(self, host: str) -> str:
+        """Return what to do if a host does not answer."""
+        if self.program == "ssh":
+            return f"make `ssh {host} true` work without a password"
+        return f"make `srun --nodelist={host} true` work"
+
+
+@contextlib.contextmanager
+def _ways(choice: HostChoice) -> Iterator[tuple[Sequence[str], _Way]]:
+    """Return the hosts of a choice, and the way to them. Hosts of Slurm are allocated for as long as the block runs."""
+    if choice.kind == "ssh":
+        if shutil.which("ssh") is None:
+            raise EngineError("the checks of hosts need ssh, which is not installed")
+        yield choice.names, _Way(_SSH)
+    else:
+        with allocated_hosts(choice.options) as (names, srun):
+            yield names, _Way(srun, "srun")
+
+
+class _Remote:
+    """A host, and the probe that runs on it."""
+
+    def __init__(self, name: str, way: _Way) -> None:
+        self.name, self.way = name, way
         variables = [f"{variable}={value}" for variable, value in import_path().items()]
         probe = [sys.executable, "-m", "meshlab.commissioning._host_probe"]
         pipe = subprocess.PIPE
-        command = [*_SSH, name, shlex.join(["env", *variables, *probe])]
+        command = way.to(name, ["env", *variables, *probe])
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         self.facts: dict[str, Any] = {}
         self.answers_s = 0.0
@@ -61,13 +98,13 @@ class _Remote:
                 return answer
         self.process.kill()
         errors = self.process.stderr.read()
-        lines = [line for line in errors.splitlines() if line.strip() and not line.startswith("Warning: Permanently")]
+        lines = [line for line in errors.splitlines() if line.strip() and not _NOISE.search(line)]
         last = lines[-1].strip() if lines else f"no answer within {_LIMIT_S:g} s"
         if "No module named" in last and "meshlab" in last:
             raise EngineError(f"{sys.executable} cannot import meshlab there: {last}", hint=_ENVIRONMENT)
         if "No such file" in last or "not found" in last:
             raise EngineError(f"there is no {sys.executable}", hint=_ENVIRONMENT)
-        raise EngineError(last.removeprefix("ssh: "), hint=f"make `ssh {self.name} true` work without a password")
+        raise EngineError(re.sub(r"^(ssh|srun): (error: )?", "", last), hint=self.way.fix(self.name))
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Send a request, and return its answer."""
@@ -103,27 +140,24 @@ class _Remote:
 
 
 def check_hosts(hosts: str, folder: str | Path | None = None) -> list[Check]:
-    """Check hosts over ssh. `folder` is one that all of them should see, by default that of `launch`."""
+    """Check hosts over ssh or srun. `folder` is one that all of them should see, by default that of `launch`."""
     choice = HostChoice.read(hosts if hosts.startswith(("ssh:", "slurm")) else f"ssh:{hosts}")
-    if choice.kind != "ssh":
-        raise EngineError("the hosts are checked over ssh", hint="pass their names, such as ssh:node0[1-4]")
-    if shutil.which("ssh") is None:
-        raise EngineError("the checks of hosts need ssh, which is not installed")
     shared = Path.home() / ".cache" / "meshlab" if folder is None else Path(folder).absolute()
-    remotes = [_Remote(name) for name in choice.names]
-    timer = threading.Timer(_LIMIT_S, _kill_all, (remotes,))
-    timer.daemon = True
-    timer.start()
-    try:
-        with ThreadPoolExecutor(len(remotes)) as pool:
-            checks, reached = _reached(pool, remotes)
-            if reached:
-                checks += _compared(pool, reached, shared)
-        return checks
-    finally:
-        timer.cancel()
-        for remote in remotes:
-            remote.close()
+    with _ways(choice) as (names, way):
+        remotes = [_Remote(name, way) for name in names]
+        timer = threading.Timer(_LIMIT_S, _kill_all, (remotes,))
+        timer.daemon = True
+        timer.start()
+        try:
+            with ThreadPoolExecutor(len(remotes)) as pool:
+                checks, reached = _reached(pool, remotes)
+                if reached:
+                    checks += _compared(pool, reached, shared)
+            return checks
+        finally:
+            timer.cancel()
+            for remote in remotes:
+                remote.close()
 
 
 def _kill_all(remotes: Iterable[_Remote]) -> None:
@@ -132,17 +166,17 @@ def _kill_all(remotes: Iterable[_Remote]) -> None:
 
 
 def _reached(pool: ThreadPoolExecutor, remotes: Sequence[_Remote]) -> tuple[list[Check], list[_Remote]]:
-    """Return the checks of ssh, and the hosts that answer."""
+    """Return the checks of the ways to the hosts, and the hosts that answer."""
     checks, reached = [], []
     for remote, result in [(remote, pool.submit(remote.describe)) for remote in remotes]:
         try:
             result.result()
         except EngineError as error:
-            checks.append(Check(f"ssh {remote.name}", "broken", error.message, str(error.hint)))
+            checks.append(Check(f"{remote.way.program} {remote.name}", "broken", error.message, str(error.hint)))
         else:
             reached.append(remote)
             text = f"answers after {remote.answers_s:.1f} s as {remote.facts['name']}"
-            checks.append(Check(f"ssh {remote.name}", "ok", text))
+            checks.append(Check(f"{remote.way.program} {remote.name}", "ok", text))
     return checks, reached
 
 

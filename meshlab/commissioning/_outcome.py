@@ -124,7 +124,7 @@ class Acceptance:
         return "\n".join([*map(str, self.stages.items), "", self.verdict])
 
     def __repr__(self) -> str:
-        return f"<Acceptance of {self.mesh}: {self.outcome}>"
+        return f"<Acceptance of {self.mesh}: {self.outcome}; next: .nodes, .save('acceptance.html')>"
 
     def _repr_html_(self) -> str:
         rows = [(stage.name, stage.outcome, " ".join(stage.sentences)) for stage in self.stages.items]

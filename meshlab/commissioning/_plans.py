@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
+from meshlab.analysis._nodes import PATH
 from meshlab.analysis._thresholds import Threshold, Thresholds
 from meshlab.base._backends import CPU_BACKENDS
 from meshlab.base._units import parse_size, parse_sizes
@@ -33,17 +34,20 @@ class _Extent:
     contention: str
     sampling: str = "default"
     fabric: str = "1K, 64M"  # a small message and a large one
-    # A host whose messages are late also delays the barrier from which the ranks start, by as much as one of its
-    # messages takes. In long batches this matters less. CUDA events on GPUs exclude it.
-    fabric_sampling: Sampling | None = None
+    fabric_sampling: Sampling | None = None  # by default as for the others
 
 
-_LONG = Sampling(min_batches=6, max_batches=8, batch_us=50_000.0, max_s=1.0)
+# On a CPU, many short batches, some of which end before a rank has to wait for a core. One call would be too short,
+# because the message that it receives may have arrived while its rank left the barrier.
+_SHORT = Sampling(precision=0.01, min_batches=12, max_batches=120, batch_us=400_000.0, max_calls=4)
+_LONGER = (
+    3  # times as much of a second measurement of paths, which decides, but sends no messages in one direction only
+)
 
 # The size of contention is not one of the sweep, because one result must not be measured in two ways.
 _EXTENTS = {
-    ("cpu", False): _Extent("1M", "1K:4M*16", "512K", fabric="1K, 1M", fabric_sampling=_LONG),
-    ("cpu", True): _Extent("256K", "1K:1M*32", "512K", "quick", fabric="1K, 256K", fabric_sampling=_LONG),
+    ("cpu", False): _Extent("1M", "1K:4M*16", "512K", fabric="1K, 1M", fabric_sampling=_SHORT),
+    ("cpu", True): _Extent("256K", "1K:1M*32", "512K", "quick", fabric="1K, 256K", fabric_sampling=_SHORT),
     ("gpu", False): _Extent("64M", "1K:16G*4", "128M"),
     ("gpu", True): _Extent("64M", "1K:1G*32", "128M", "quick"),
 }
@@ -161,6 +165,13 @@ def plans(mesh: DeviceMesh, engines: Engines, thresholds: Thresholds | None, *, 
         together = ["together", "alone"]
         contention = Planned(Plan("all_reduce", several, sizes=[size], grouping=together, sampling=extent.sampling))
     return planned | {"contention": contention}
+
+
+def confirming(fabric: Plan) -> Plan:
+    """Return the second measurement of the paths between hosts, which takes about as long as the first one."""
+    sampling = fabric.sampling
+    longer = replace(sampling, max_batches=_LONGER * sampling.max_batches, max_s=_LONGER * sampling.max_s)
+    return replace(fabric, collective=(PATH,), sampling=longer)
 
 
 def fabric_axis(mesh: DeviceMesh, hosts: Sequence[str]) -> str | None:

@@ -166,7 +166,8 @@ class Explanation:
         return as_text(self)
 
     def __repr__(self) -> str:
-        return f"<Explanation: {', '.join(dict.fromkeys(item.code for item in self.findings)) or 'no problem found'}>"
+        codes = ", ".join(dict.fromkeys(item.code for item in self.findings)) or "no problem found"
+        return f"<Explanation: {codes}; next: print(…), .frame(), .to_markdown()>"
 
     def _repr_html_(self) -> str:
         return as_html(self)

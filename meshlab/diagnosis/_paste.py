@@ -242,7 +242,8 @@ class Paste:
         return np.array(self._starts)
 
     def __repr__(self) -> str:
-        return f"<Paste: {len(self):,} lines{'' if self.name is None else f' of {self.name}'}>"
+        title = f"<Paste: {len(self):,} lines{'' if self.name is None else f' of {self.name}'}"
+        return f"{title}; next: ml.explain(paste.text)>"
 
 
 def check_matches(

@@ -52,6 +52,9 @@ class Reading:
     kind: str
     value: Any
 
+    def __repr__(self) -> str:
+        return f"<Reading of a {self.kind}; next: .value>\n{self.value!r}"
+
     def __str__(self) -> str:
         return f"{self.kind}: {self.value}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import time
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from meshlab.base._errors import CommunicatorError
+from meshlab.base._locks import lock, unlock
 from meshlab.comm._agreement import (
     CHECKSUM_BITS,
     check_counts,
@@ -72,11 +72,11 @@ class CallBoard:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        lock(self._file)
         try:
             yield
         finally:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+            unlock(self._file)
 
     def join(self, key: int, ranks: Sequence[int]) -> BoardComparer:
         """Return the comparer of a communicator. All its ranks pass the same positive `key`."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from meshlab.base._backends import BACKENDS, choice_text, openable_backends
 from meshlab.base._errors import CommunicatorError, EngineError, MeshError
 from meshlab.base._hints import NEW_RANKS, Argument, Hint
+from meshlab.base._locks import HAS_LOCKS
 from meshlab.comm._worlds import process_module
 from meshlab.engines._rounds import Reply
 from meshlab.mesh._axes import WORLD, nearest_text
@@ -46,6 +48,22 @@ def check_mesh_backends(mesh: DeviceMesh, engines: str) -> None:
             f"{kind} {name!r} of the mesh has the backend {backend!r}, but the engines can open "
             f"{choice_text(openable, 'and')}",
             hint=fix,
+        )
+
+
+def check_platform(backend: str) -> None:
+    """Raise an `EngineError` if this Python cannot run ranks of a backend, as in a browser."""
+    in_process = BACKENDS[backend].in_process
+    missing = [name for name in ("psutil", *(() if in_process else ("ipyparallel",))) if find_spec(name) is None]
+    if missing:
+        raise EngineError(
+            f"ranks need {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
+            hint=f"run pip install {' '.join(missing)}",
+        )
+    if not (in_process or HAS_LOCKS):
+        raise EngineError(
+            "ranks in processes need locks of files, and this Python has none (no module fcntl)",
+            hint=Hint("use Python on Linux, or {}", Argument("backend", "threads")),
         )
 
 

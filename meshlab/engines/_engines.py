@@ -8,27 +8,28 @@ import secrets
 import threading
 import warnings
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from meshlab.base import _markup as markup
 from meshlab.base._backends import BACKENDS, BackendFacts, check_backend, choice_text, openable_backends
 from meshlab.base._errors import EngineError
+from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.comm._compositions import with_compositions
 from meshlab.comm._worlds import beside_module
 from meshlab.engines._checks import check_fit_of, check_mesh_backends, check_mesh_size, check_packages_of, verify_mesh
-from meshlab.engines._disagreement import describe_disagreement, find_disagreement
+from meshlab.engines._guard import guarded
 from meshlab.engines._lease import Lease, raise_first_error
-from meshlab.engines._positions import CallSummary
+from meshlab.engines._open_groups import OpenGroups
 from meshlab.engines._rank_hosts import n_hosts, place_label, ranks_label
-from meshlab.engines._rounds import RankInfo, RankSet, Round, RoundFailedError, frame_of, without_banner
+from meshlab.engines._rounds import RankInfo, RankSet, Round, frame_of, without_banner
+from meshlab.engines._torch import TorchMesh, check_expressible
 from meshlab.mesh._axes import WORLD
-from meshlab.mesh._groups import Groups
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.placement._straddling import Straddle, find_straddle
 from meshlab.topology.readers._hosts import probe
@@ -38,12 +39,11 @@ if TYPE_CHECKING:
 
     from meshlab.comm._backend import Capabilities
     from meshlab.topology.model._cluster import Cluster
+    from meshlab.traces._trace import Trace
 
 _MOST_LIBRARY_LOG = 1 << 18  # characters per rank, for the explanation of an error
 
-# A NCCL communicator holds about 200 MB of GPU memory, so the least recently used ones are closed beyond this number.
-_MOST_GROUP_SETS = 32
-
+_NEXT = {"ready": ".verify(mesh), ml.bench(engines, mesh), .close()", "broken": ".restart()", "closed": "ml.launch(n)"}
 _END_S = 3.0  # maximum time that a cancelled run gets to record its outcome when its engines are closed
 
 
@@ -69,7 +69,7 @@ class Engines:
     >>> with ml.launch(2, backend="threads") as engines:
     ...     engines
     ...     sums = engines.run(lambda comm: comm.all_reduce(comm.xp.ones(1)).item())
-    <Engines: 2 ranks · threads in this process, ready>
+    <Engines: 2 ranks · threads in this process, ready; next: .verify(mesh), ml.bench(engines, mesh), .close()>
     >>> sums["value"].tolist()
     [2.0, 2.0]
     >>> engines.state
@@ -85,8 +85,7 @@ class Engines:
         self._n_waiting = 0
         self._state: Literal["ready", "broken", "closing", "closed"] = "ready"
         self._why_broken = ""
-        self._group_sets: OrderedDict[str, None] = OrderedDict()  # those with open communicators, least recent first
-        self._beside: set[str] = set()  # the backends that the ranks have opened beside their own
+        self._groups = OpenGroups(self)
         self._round: Round | None = None
         self.between_tasks: Callable[[Lease], None] | None = None
         """A function that is called before every task of a run, which may use the idle ranks for a few milliseconds."""
@@ -224,7 +223,7 @@ class Engines:
         return "\n".join(part for part in parts if part)
 
     def __repr__(self) -> str:
-        return f"<Engines: {self.where}, {self.state}>"
+        return f"<Engines: {self.where}, {self.state}; next: {_NEXT.get(self.state, '.status()')}>"
 
     def _repr_html_(self) -> str:
         frame = self.status()
@@ -350,6 +349,99 @@ class Engines:
         if (straddle := self.straddle_of(mesh)) is not None:
             warnings.warn(str(straddle), stacklevel=2)
         return groups
+
+    def torch(self, mesh: MeshLike) -> TorchMesh:
+        """Open torch's default process group on the ranks, and a ``DeviceMesh`` of torch with the groups of a mesh.
+
+        Code for FSDP, DTensor, pipelines or context parallelism then runs as under torchrun, without its
+        ``init_process_group``. The device mesh is ``comm.torch_mesh`` in the functions of `run`, `profile` and
+        `meshlab.bench`, and the variable ``torch_mesh`` in cells with ``%%px``. torch uses NCCL on GPUs, and Gloo
+        otherwise. All groups are compared with those of the mesh. After an error or a restart, the next task opens
+        them again.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh or str
+            The mesh, without custom groups, and with ascending ranks along each axis. Eight meshes stay open.
+
+        Returns
+        -------
+        TorchMesh
+            The mesh, the version of torch and its device.
+
+        Raises
+        ------
+        EngineError
+            If torch is missing, too old, or cannot use the GPUs of the ranks.
+            If the ranks are threads, or the engines are busy, broken or closed.
+        MeshError
+            If the mesh does not have `world_size` ranks, or torch cannot express it.
+        CommunicatorError
+            If a group of torch has other ranks. The error names the axis, the rank and the groups.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     engines.torch("dp=2")
+        Traceback (most recent call last):
+        ...
+        meshlab.errors.EngineError: torch needs a process per rank, but these ranks are threads of one process; start
+        engines with ml.launch(n)
+        """
+        mesh = as_mesh(mesh, fill=self.world_size)
+        check_expressible(self, mesh)
+        with Lease(self, f"opening torch on {mesh}"):
+            version = self._groups.torch.request(mesh)
+            self._rank_set.has_torch = True
+        return TorchMesh(mesh, version, "cuda" if self._facts.on_gpus else "cpu")
+
+    def profile(
+        self,
+        function: Callable[..., Any],
+        mesh: MeshLike,
+        *,
+        steps: int = 3,
+        arguments: tuple[Any, ...] = (),
+        folder: str | Path | None = None,
+        deadline_s: float | None = None,
+    ) -> Trace:
+        """Profile a function on all ranks with torch's profiler, and read the trace of its collectives.
+
+        Parameters
+        ----------
+        function : callable
+            The step, called as in `run`: with the rank's `Communicator`, whose ``torch_mesh`` is that of `torch`, which
+            opens torch on the mesh if necessary. If it returns a callable, that is the step, and the rest of the
+            function prepares it.
+        mesh : DeviceMesh or str
+            The mesh, as for `torch`.
+        steps : int, default 3
+            Number of steps in the trace. Two steps run before them.
+        arguments : tuple, default ()
+            Further arguments, identical on every rank.
+        folder : str or path, optional
+            The folder for the files ``rank0.json.gz``, …, which other programs read too. By default none are kept.
+        deadline_s : float, optional
+            Maximum duration, in seconds. By default the deadline of the engines.
+
+        Returns
+        -------
+        Trace
+            The calls of all ranks. ``trace.by_axis(mesh)`` is a table by axis and step.
+
+        Raises
+        ------
+        EngineError
+            As from `torch` and `run`.
+        BenchError
+            If `steps` is not a positive integer, or the folder has traces already.
+        ParseError
+            If the steps contain no collective.
+        """
+        return implementation(Engines.profile)(
+            self, function, mesh, steps=steps, arguments=arguments, folder=folder, deadline_s=deadline_s
+        )
 
     def straddle_of(self, mesh: DeviceMesh) -> Straddle | None:
         """Return the busiest axis that spans more hosts than it would in another order, or None."""
@@ -673,55 +765,8 @@ class Engines:
     def _break(self, reason: str, *, reuse: bool = True) -> None:
         self._state = "broken"
         self._why_broken = reason
-        self._group_sets.clear()
-        self._beside.clear()
+        self._groups.forget()
         self._rank_set.kill(reuse=reuse)
-
-    def _open_group_set(
-        self, mesh: DeviceMesh, axis: str | Sequence[str], backend: str, *, separate: bool = False
-    ) -> tuple[str, Groups]:
-        """Open the communicators of a set of groups unless they are open. Return its name on the ranks, and the set."""
-        # Only the client creates and closes communicators, as a round on all ranks. If each rank decided itself, ranks
-        # with different histories would enter different splits and deadlock.
-        self.check_mesh(mesh)
-        groups = mesh[axis]
-        name = WORLD if groups.name == WORLD else f"{mesh.fingerprint} {groups.name}"
-        beside = None if backend == self.backend else backend
-        if beside is not None:
-            name += f" on {beside}"
-            self._open_beside(beside)
-        if separate:
-            name += " separate"
-        if name in self._group_sets:
-            self._group_sets.move_to_end(name)
-            return name, groups
-        if len(self._group_sets) >= _MOST_GROUP_SETS:
-            oldest, _ = self._group_sets.popitem(last=False)
-            task = "closing the least recently used communicators"
-            self._new_round("drop", [([oldest],)] * self.world_size, task=task).run()
-        task = f"creating the communicators of {groups.name}"
-        arguments = [(name, groups, separate, beside)] * self.world_size
-        replies = self._new_round("split", arguments, task=task).run()
-        raise_first_error(replies, task, self.ranks)
-        self._group_sets[name] = None
-        return name, groups
-
-    def _open_beside(self, backend: str) -> None:
-        """Open another backend on all ranks, in addition to their own, unless it is open."""
-        if backend in self._beside:
-            return
-        # To import torch takes seconds, and more if all ranks do it at the same time, so it counts as start-up.
-        library = " and ".join(package for _, package in BACKENDS[backend].libraries) or backend
-        for method, task in (("load_beside", f"loading {library}"), ("open_beside", f"opening {backend}")):
-            limit_s = max(self._timeout_s, self.deadline_s)
-            replies = self._new_round(method, [(backend,)] * self.world_size, task=task, deadline_s=limit_s).run()
-            raise_first_error(replies, task, self.ranks)
-        self._beside.add(backend)
-
-    def _close_group_sets(self, why: str) -> None:
-        names, self._group_sets = list(self._group_sets), OrderedDict()
-        if names:
-            self._new_round("drop", [(names,)] * self.world_size, task=f"closing communicators {why}").run()
 
     def _new_round(
         self,
@@ -736,53 +781,9 @@ class Engines:
         """Return a call of a method of the worker on several ranks, by default all. `groups` are those of `Round`."""
         ranks = range(self.world_size) if ranks is None else ranks
         deadline_s = self.deadline_s if deadline_s is None else deadline_s
-        return Round(self._rank_set, self.ranks, self._guard, ranks, method, arguments, task, deadline_s, **groups)
-
-    @contextmanager
-    def _guard(self, current: Round) -> Iterator[None]:
-        """Stop all ranks if not all ranks of the round respond, and raise if they called different collectives."""
-        self._round, task = current, current.task
-        try:
-            yield
-        except RoundFailedError as failure:
-            if self._state != "ready":  # `close` or `kill`, called by another thread, made the round fail
-                how = "closed" if self._is_closed() else f"stopped ({self._why_broken})"
-                raise EngineError(f"the engines were {how} while {task}") from failure
-            library_log = self._library_log()  # first, because mpiexec also prints how the other ranks are killed
-            self._break(failure.reason)
-            raise EngineError(
-                failure.reason,
-                hint=Hint("{}, and {}", failure.fix, self._rank_set.recovery())
-                if failure.fix
-                else self._rank_set.recovery(),
-                rank=failure.rank,
-                host=None if failure.rank is None else self.ranks[failure.rank].host,
-                log=failure.log,
-                library_log=library_log,
-            ) from failure.cause
-        finally:
-            self._round = None
-        if current.has_errors:
-            # A rank that raised may have skipped collectives that its group entered, which would pair up with the wrong
-            # calls of the next task. New communicators start from a clean state.
-            self._close_group_sets("after an error")
-        elif disagreement := find_disagreement(current.calls):
-            self._raise_disagreement(*disagreement, task)
-
-    def _raise_disagreement(self, key: int, summaries: Mapping[int, CallSummary], task: str) -> None:
-        """Raise because the ranks of a communicator called different collectives, although all functions returned."""
-        ranks = list(summaries)
-        group = summaries[ranks[0]].group
-        arguments = [(key,)] * len(ranks)
-        tails = self._new_round("recent_calls", arguments, ranks=ranks, task="comparing the calls of ranks").run()
-        reason = f"{describe_disagreement(group, {reply.rank: reply.value for reply in tails})} while {task}"
-        hint = "issue the same calls on every rank, or pass checks='all' to launch() for an error before the call"
-        if self._facts.enqueues:  # calls may still be waiting for a rank on the GPU
-            self._break(reason)
-            hint = Hint("{}, and {}", hint, self._rank_set.recovery())
-        else:
-            self._close_group_sets("after a disagreement")
-        raise EngineError(reason, hint=hint, rank=ranks[0], host=self.ranks[ranks[0]].host)
+        return Round(
+            self._rank_set, self.ranks, partial(guarded, self), ranks, method, arguments, task, deadline_s, **groups
+        )
 
 
 def _new_name() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -99,10 +100,7 @@ class SlurmJob:
         options: Sequence[str],
         **start: Any,
     ) -> None:
-        if shutil.which("sbatch") is None:
-            raise EngineError(
-                "hosts='slurm' needs sbatch, which this host does not have", hint="start it on another host"
-            )
+        require("sbatch")
         try:
             launcher = controller.start_engines(
                 n,
@@ -117,9 +115,7 @@ class SlurmJob:
                 **start,
             )
         except subprocess.CalledProcessError as error:
-            text = (error.output or b"").decode(errors="replace").strip()
-            reason = text.splitlines()[-1].removeprefix("sbatch: error: ") if text else str(error)
-            raise EngineError(f"Slurm rejects the job: {reason}") from None
+            raise rejection((error.output or b"").decode(errors="replace"), str(error)) from None
         self._id: str = launcher.job_id
         self.ends_by: Sequence[str] = ("scancel", self._id)
         self._began = time.monotonic()
@@ -132,40 +128,39 @@ class SlurmJob:
         period = _POLL_S if time_s - self._began < _MINUTE_S else _LATER_POLL_S
         if time_s - self._asked >= period:
             self._asked = time_s
-            self._state = self._ask()
+            self._state = job_state(self._id)
         return self._state
-
-    def _ask(self) -> JobState:
-        format_ = "%T|%r|%N"
-        answer = _output(["squeue", "--noheader", "--jobs", self._id, "--format", format_])
-        name = f"job {self._id} of Slurm"
-        if answer is None:  # the scheduler is busy, or has forgotten the job
-            fields = dict(
-                part.partition("=")[::2] for part in (_output(["scontrol", "show", "job", self._id]) or "").split()
-            )
-            state, reason, nodes = (fields.get(key, "") for key in ("JobState", "Reason", "NodeList"))
-            if not state:
-                return JobState(f"{name} does not exist any more", is_over=True)
-        elif not answer.strip():
-            return JobState(f"{name} has ended", is_over=True)
-        else:
-            state, reason, nodes = [*answer.strip().splitlines()[0].split("|"), "", ""][:3]
-        if state in _QUEUED:
-            return JobState(f"{name} waits in the queue ({reason})", is_queued=True)
-        if state in ("RUNNING", "COMPLETING"):
-            return JobState(f"{name} runs on {nodes}")
-        why = f" ({reason})" if reason not in ("", "None") else ""
-        return JobState(f"{name} has ended: {state}{why}", is_over=True)
 
     def end(self) -> None:
         """Cancel the job, unless it ends itself first."""
         deadline = time.monotonic() + _END_S
-        _output(["scancel", self._id])
-        while time.monotonic() < deadline and not self._ask().is_over:
+        output_of(["scancel", self._id])
+        while time.monotonic() < deadline and not job_state(self._id).is_over:
             time.sleep(0.2)
 
 
-def _output(command: Sequence[str]) -> str | None:
+def job_state(job: str) -> JobState:
+    """Ask Slurm what a job does."""
+    answer = output_of(["squeue", "--noheader", "--jobs", job, "--format", "%T|%r|%N"])
+    name = f"job {job} of Slurm"
+    if answer is None:  # the scheduler is busy, or has forgotten the job
+        fields = dict(part.partition("=")[::2] for part in (output_of(["scontrol", "show", "job", job]) or "").split())
+        state, reason, nodes = (fields.get(key, "") for key in ("JobState", "Reason", "NodeList"))
+        if not state:
+            return JobState(f"{name} does not exist any more", is_over=True)
+    elif not answer.strip():
+        return JobState(f"{name} has ended", is_over=True)
+    else:
+        state, reason, nodes = [*answer.strip().splitlines()[0].split("|"), "", ""][:3]
+    if state in _QUEUED:
+        return JobState(f"{name} waits in the queue ({reason})", is_queued=True)
+    if state in ("RUNNING", "COMPLETING"):
+        return JobState(f"{name} runs on {nodes}")
+    why = f" ({reason})" if reason not in ("", "None") else ""
+    return JobState(f"{name} has ended: {state}{why}", is_over=True)
+
+
+def output_of(command: Sequence[str]) -> str | None:
     """Return what a command prints, or None if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
@@ -182,7 +177,22 @@ def is_in_allocation() -> bool:
 def hosts_of_slurm() -> list[str]:
     """Return the names or addresses of hosts of Slurm: those of the allocation, or else of the partitions."""
     if is_in_allocation():
-        text = _output(["scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")])
+        text = output_of(["scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")])
     else:
-        text = _output(["sinfo", "--noheader", "--format", "%o"])
+        text = output_of(["sinfo", "--noheader", "--format", "%o"])
     return sorted(set((text or "").split()))
+
+
+def require(program: str) -> None:
+    """Raise unless a program of Slurm is installed."""
+    if shutil.which(program) is None:
+        raise EngineError(
+            f"hosts='slurm' needs {program}, which this host does not have", hint="start it on another host"
+        )
+
+
+def rejection(text: str, otherwise: str) -> EngineError:
+    """Return the error of Slurm for what one of its commands has printed."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("Try ")]
+    reason = re.sub(r"^s\w+: (error: )?", "", lines[-1].strip()) if lines else otherwise
+    return EngineError(f"Slurm rejects the job: {reason}")

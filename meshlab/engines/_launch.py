@@ -10,7 +10,7 @@ from meshlab.base._backends import BACKENDS, GPU_BACKENDS, PROCESS_BACKENDS, aut
 from meshlab.base._errors import EngineError, did_you_mean
 from meshlab.base._hints import Argument, Hint
 from meshlab.comm._agreement import CHECKS, Checks
-from meshlab.engines._checks import check_packages_of
+from meshlab.engines._checks import check_packages_of, check_platform
 from meshlab.engines._engines import Engines
 from meshlab.engines._rounds import RankSet
 
@@ -100,6 +100,7 @@ def launch(
         raise EngineError("folder is only used for ranks on several hosts", hint="pass hosts, or omit folder")
     if backend == "auto":
         backend = automatic_backend(has_gpus=count_gpus() >= n)
+    check_platform(backend)
     rank_set: RankSet
     if BACKENDS[backend].in_process:
         if env:

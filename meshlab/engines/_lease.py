@@ -61,6 +61,7 @@ class Lease:
         engines = self.engines
         if engines.between_tasks is not None:
             engines.between_tasks(self)
+        requested = mesh
         if mesh is None:
             if axis != WORLD:
                 raise MeshError(f"axis {axis!r} needs a mesh", hint=Hint("pass {}", Argument("mesh")))
@@ -71,10 +72,12 @@ class Lease:
         group_sets = [(mesh, axes, backend, False) for axes in (axis, *also)]
         group_sets += [(other, axes, engines.backend_of(other, axes), True) for other, axes in concurrent]
         for owner, axes, backend, separate in group_sets:
-            name, groups = engines._open_group_set(owner, axes, backend, separate=separate)
+            name, groups = engines._groups.open(owner, axes, backend, separate=separate)
             names.append(name)
             colors.append(groups.color)
             communicators |= {group.name: group.ranks for group in groups}
+        torch_mesh = engines._groups.torch.prepare(requested)
+        communicators |= engines._groups.torch.communicators(torch_mesh)
         members = [
             rank
             for rank in (range(engines.world_size) if ranks is None else sorted(ranks))
@@ -87,7 +90,7 @@ class Lease:
         _, together = np.unique(np.stack(colors), axis=1, return_inverse=True)
         return engines._new_round(
             "run",
-            [(tuple(names), message)] * len(members),
+            [(tuple(names), message, torch_mesh)] * len(members),
             ranks=members,
             task=self.task,
             deadline_s=deadline_s,
@@ -110,7 +113,7 @@ class Lease:
 
     def renew(self, why: str) -> None:
         """Close all communicators, so that the next rounds open new ones."""
-        self.engines._close_group_sets(why)
+        self.engines._groups.close(why)
 
 
 def _pickled(task: tuple[Callable[..., Any], tuple[Any, ...]]) -> bytes:

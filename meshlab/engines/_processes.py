@@ -248,6 +248,31 @@ class ProcessSet(RankSet):
     def positions(self) -> list[Position]:
         return [Position()] * self.size if self._positions is None else self._positions.read()
 
+    def late_positions(self, before: Sequence[Position]) -> list[Position | None]:
+        positions = super().late_positions(before)
+        answers = self._answered_positions() if self.has_torch else {}
+        return [answers.get(rank, position) for rank, position in enumerate(positions)]
+
+    def _answered_positions(self) -> dict[int, Position]:
+        """Ask the engines through the controller, which reaches them while they are busy, on any host."""
+        requests = self._ask_engines(range(self.size), {})
+        deadline = time.monotonic() + _ANSWER_S
+        answers: dict[int, Position] = {}
+        for rank, request in requests.items():
+            if request.wait(max(0.0, deadline - time.monotonic())):
+                answers[rank] = Position.of_document(request.result()["content"])
+        return answers
+
+    def _ask_engines(self, ranks: Iterable[int], content: Mapping[str, Any]) -> dict[int, Any]:
+        """Send a request about their positions to the engines of some ranks. Return the futures of the answers."""
+        client, requests = self._client, {}
+        with contextlib.suppress(Exception):  # the client is closed
+            for rank in ranks:
+                if (name := client._engines.get(self._engine_ids[rank])) is not None:
+                    stream = client._control_stream
+                    requests[rank] = client._send(stream, POSITION, content=dict(content), ident=name.encode())
+        return requests
+
     def interrupt(self) -> None:
         with contextlib.suppress(Exception):  # an engine or the client is gone, which the next call reports
             self._client.send_signal(signal.SIGINT, targets=list(self._engine_ids), block=False)
@@ -337,24 +362,8 @@ class AttachedSet(ProcessSet):
         return f"call attach() again, which waits for the same processes; if that fails, {restart}"
 
     def late_positions(self, before: Sequence[Position]) -> list[Position | None]:
-        """Ask the engines through the controller, which reaches them while they are busy, on any host."""
-        requests = self._ask_engines(range(self.size), {})
-        deadline = time.monotonic() + _ANSWER_S
-        answers: dict[int, Position] = {}
-        for rank, request in requests.items():
-            if request.wait(max(0.0, deadline - time.monotonic())):
-                answers[rank] = Position.of_document(request.result()["content"])
+        answers = self._answered_positions()
         return [answers.get(rank) for rank in range(self.size)]
-
-    def _ask_engines(self, ranks: Iterable[int], content: Mapping[str, Any]) -> dict[int, Any]:
-        """Send a request about their positions to the engines of some ranks. Return the futures of the answers."""
-        client, requests = self._client, {}
-        with contextlib.suppress(Exception):  # the client is closed
-            for rank in ranks:
-                if (name := client._engines.get(self._engine_ids[rank])) is not None:
-                    stream = client._control_stream
-                    requests[rank] = client._send(stream, POSITION, content=dict(content), ident=name.encode())
-        return requests
 
     def check(self) -> RankExit | None:
         """Return the client if it was closed. The controller reports engines that are gone."""

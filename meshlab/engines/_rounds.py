@@ -204,6 +204,8 @@ class RankSet(Protocol):
     """True if another process started the ranks. Such ranks are never killed."""
     launch_arguments: dict[str, Any] | None = None
     """The arguments with which `launch` starts the same ranks again. None if another process started them."""
+    has_torch: bool = False
+    """Whether the ranks may wait in calls of torch, which they do not record in shared memory."""
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Start the ranks and return their descriptions, in rank order."""

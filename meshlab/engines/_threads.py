@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
+from meshlab.base._errors import EngineError
 from meshlab.comm._agreement import Checks
 from meshlab.comm._worlds import thread_world
 from meshlab.engines._positions import Position, Positions
@@ -45,8 +46,14 @@ class ThreadSet(RankSet):
         self._positions = Positions(self.size)
         workers = [Worker(self._world.backend(rank), self._positions, self._checks) for rank in range(self.size)]
         self._threads = [_RankThread(worker) for worker in workers]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError as error:
+            self.kill()
+            raise EngineError(
+                f"cannot start a thread per rank: {error}", hint="start fewer ranks, or use Python outside a browser"
+            ) from error
         infos = self.submit(range(self.size), "info", [()] * self.size)
         return tuple(future.result(timeout_s).value for future in infos)
 

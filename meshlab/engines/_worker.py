@@ -11,33 +11,37 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import psutil
 
 from meshlab.base._backends import BACKENDS, PROCESS_BACKENDS, choice_text
 from meshlab.base._errors import EngineError
 from meshlab.base._version import __version__
 from meshlab.comm._agreement import Checks, checksum, client_abort
 from meshlab.comm._backend import Backend, Rendezvous
-from meshlab.comm._communicator import Communicator
+from meshlab.comm._communicator import Communicator, TorchSide
 from meshlab.comm._compositions import with_compositions
-from meshlab.comm._worlds import beside_module, process_module
+from meshlab.comm._worlds import beside_module, load_torch, process_module, torch_world
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._positions import CallSummary, Position, Positions
 from meshlab.engines._rank_hosts import network_choice, network_interfaces
 from meshlab.engines._reaper import RUN, shared_memory_files
 from meshlab.engines._rounds import RankInfo, Reply, WorkerConfig
 from meshlab.mesh._groups import Groups
+from meshlab.mesh._mesh import DeviceMesh
 
 if TYPE_CHECKING:
+    from meshlab.comm.backends._torch_world import TorchWorld
     from meshlab.engines._sampler import Sampler
 
 
 POSITION = "meshlab_position"
 """The type of the message with which a client asks an engine for the position of its rank."""
+
+TORCH_MESH = "torch_mesh"
+"""The name of torch's device mesh in cells with `%%px`, as in a communicator."""
 
 
 class Worker:
@@ -64,6 +68,7 @@ class Worker:
         self._monitor = self._positions.monitor("world", "splits")
         self._n_splits = 0
         self._communicators: dict[str, Communicator] = {}
+        self._torch: TorchWorld | None = None
         self._sampler: Sampler | None = None
 
     @property
@@ -100,7 +105,9 @@ class Worker:
 
     def position(self) -> Position:
         """Return the last call that this rank has entered in its current task. Any thread may call it."""
-        return self._positions.position().since(self._at_start)
+        position = self._positions.position().since(self._at_start)
+        call = None if self._torch is None or position.is_inside else self._torch.position()
+        return position if call is None else replace(position, **call._asdict())
 
     def load_beside(self, backend: str) -> None:
         """Import the library of another backend. A rank that cannot do it does not let the others wait."""
@@ -109,15 +116,17 @@ class Worker:
     def open_beside(self, backend: str) -> None:
         """Open the world of another backend next to that of the engines, unless it is open. Every rank must call it."""
         if backend not in self._worlds:
-            rendezvous = Rendezvous(
-                size=self._backend.size,
-                rank=self.rank,
-                store_file=None if self._store_file is None else f"{self._store_file}-{backend}",
-                beside=self._backend,
-                should_abort=self._should_abort,
-                while_waiting=self._while_waiting,
-            )
-            self._worlds[backend] = beside_module(backend).open_world(rendezvous)
+            self._worlds[backend] = beside_module(backend).open_world(self._rendezvous(backend))
+
+    def _rendezvous(self, name: str) -> Rendezvous:
+        return Rendezvous(
+            size=self._backend.size,
+            rank=self.rank,
+            store_file=None if self._store_file is None else f"{self._store_file}-{name}",
+            beside=self._backend,
+            should_abort=self._should_abort,
+            while_waiting=self._while_waiting,
+        )
 
     def _while_waiting(self) -> None:
         """Do what the other backend would do if the rank waited in it."""
@@ -126,6 +135,44 @@ class Worker:
         progress = getattr(self._backend, "progress", None)
         if progress is not None:
             progress()
+
+    def load_torch(self) -> str:
+        """Import torch, and return its version."""
+        return load_torch(on_gpu=self._backend.device is not None)
+
+    def open_torch(self, prefix: str) -> None:
+        """Open torch's default process group. Every rank must call it with the same new prefix."""
+        if self._torch is None:
+            self._torch = torch_world(self._rendezvous("torch"), self._backend)
+        self._torch.open(prefix)
+
+    def add_torch_mesh(self, mesh: DeviceMesh) -> dict[str, tuple[int, ...]]:
+        """Open torch's groups of a mesh. Return the members of this rank's group of each axis."""
+        if self._torch is None:
+            raise EngineError(f"rank {self.rank} has not opened torch", rank=self.rank)
+        members = self._torch.add(mesh)
+        self.show_torch_mesh(mesh.fingerprint)
+        return members
+
+    def show_torch_mesh(self, fingerprint: str) -> None:
+        """Make torch's mesh a variable of cells with `%%px`."""
+        if self._torch is not None:
+            _set_in_cells(TORCH_MESH, self._torch.meshes.get(fingerprint))
+
+    def drop_torch_mesh(self, fingerprint: str) -> None:
+        """Close torch's groups of a mesh. Every rank must call it."""
+        if self._torch is not None:
+            self._torch.remove(fingerprint)
+
+    def has_clean_torch(self) -> bool:
+        """Return whether the last task has issued no call of torch on this rank."""
+        return self._torch is not None and self._torch.is_clean()
+
+    def close_torch(self) -> None:
+        """Close all groups of torch. Every rank must call it."""
+        if self._torch is not None:
+            self._torch.close()
+        _set_in_cells(TORCH_MESH, None)
 
     def split(self, name: str, groups: Groups, separate: bool = False, beside: str | None = None) -> None:
         """Create the communicators of the set of groups `name`. Collective over the world."""
@@ -164,16 +211,28 @@ class Worker:
         for communicator in self._communicators.values():
             communicator.abort()
         self._communicators = {}
+        if self._torch is not None:
+            self._torch.abort()
         for backend in reversed(self._worlds.values()):
             abort = getattr(backend, "abort", None)
             if abort is not None:
                 abort()
 
-    def run(self, names: Sequence[str], task: bytes | tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
+    def run(
+        self,
+        names: Sequence[str],
+        task: bytes | tuple[Callable[..., Any], tuple[Any, ...]],
+        torch_mesh: str | None = None,
+    ) -> Any:
         """Call a function with the communicators of sets of groups and its other arguments, which may be pickled."""
+        side = None
+        if self._torch is not None and self._torch.is_set_up:
+            self._torch.start_task()
+            side = TorchSide(self._torch.meshes.get(torch_mesh or ""), self._torch.local)
         for name in names:
             if name not in self._communicators:
                 raise EngineError(f"rank {self.rank} has no communicator for {name!r}", rank=self.rank)
+            self._communicators[name]._torch = side
         function, arguments = pickle.loads(task) if isinstance(task, bytes) else task
         self._positions.start_task()
         return function(*(self._communicators[name] for name in names), *arguments)
@@ -203,11 +262,24 @@ class Worker:
 
     def status(self) -> dict[str, Any]:
         """Return the collectives entered, the number of communicators, and the memory of the process in bytes."""
+        import psutil
+
         return {
             "calls": self._positions.calls,
             "communicators": len(self._communicators),
             "memory_bytes": psutil.Process().memory_info().rss,
         }
+
+
+def _set_in_cells(name: str, value: Any) -> None:
+    """Set a variable for `%%px`, or delete it if the value is None."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None and value is not None:
+        shell.user_ns[name] = value
+    elif shell is not None:
+        shell.user_ns.pop(name, None)
 
 
 def _trace(error: BaseException) -> str:

@@ -7,6 +7,7 @@ from ._moved import Step as Step
 from ._moved import list_runs as list_runs
 from ._schema import CONDITIONS as CONDITIONS
 from ._schema import DEVICES as DEVICES
+from ._schema import RANK_BYTES as RANK_BYTES
 from ._schema import RANKS as RANKS
 from ._schema import RESULTS as RESULTS
 from ._schema import SAMPLES as SAMPLES

@@ -119,7 +119,7 @@ def rows_without_times(step: Step, groups: Sequence[MeasuredGroup], status: str,
 
 def _fixed_columns(step: Step, group: MeasuredGroup) -> Row:
     columns = {name: getattr(step, name) for name in _STEP_COLUMNS}
-    return columns | {"step": step.index} | _group_columns(group)
+    return columns | {"step": step.index, "imbalance": step.imbalance} | _group_columns(group)
 
 
 def _group_columns(group: MeasuredGroup) -> Row:

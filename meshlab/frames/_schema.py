@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.base._backends import BACKENDS
+from meshlab.base._collectives import COUNTED
 from meshlab.base._errors import BenchError
 from meshlab.plans._options import CALL_OPTIONS, OPTIONS
 
@@ -86,8 +87,14 @@ RESULTS = _columns(
     (
         "size_bytes",
         "Int64",
-        "Message size in bytes, S of nccl-tests: the total over ranks for gather-like collectives. Missing for "
-        "functions.",
+        "Message size in bytes, S of nccl-tests: the total over ranks for gather-like collectives, and for "
+        f"{COUNTED} the largest number of bytes that a rank sends or receives. Missing for functions.",
+    ),
+    (
+        "imbalance",
+        "float64",
+        f"Largest number of bytes that a rank sends or receives in an {COUNTED}, divided by the mean: 1 for equal "
+        "chunks. Missing for other collectives.",
     ),
     ("n_samples", "Int64", "Number of batches in the statistics."),
     ("calls", "Int64", "Number of calls per batch."),
@@ -117,7 +124,13 @@ RESULTS = _columns(
         "significant.",
     ),
     ("algbw_gbs", "float64", "Algorithm bandwidth, size_bytes / time_us, in GB/s."),
-    ("busbw_gbs", "float64", "Bus bandwidth, algbw_gbs times the collective's factor, in GB/s. Missing for one rank."),
+    (
+        "busbw_gbs",
+        "float64",
+        "Bus bandwidth, algbw_gbs times the collective's factor, in GB/s. The factor of "
+        f"{COUNTED} is (n - 1) / n "
+        "for any traffic, as in nccl-tests. Missing for one rank.",
+    ),
     ("n_wrong", "Int64", "Number of elements on all ranks that differ from the expected result. Missing if unchecked."),
     ("status", "string", "ok, wrong, failed, cancelled, or skipped because its buffers exceed the free memory."),
     ("stop_reason", "string", "Why sampling stopped (precise, time or batches), or an error message."),
@@ -164,6 +177,15 @@ RANKS = (
     Column("device", "Int64", "CUDA index of the GPU of the rank. Missing for ranks without a GPU."),
 )
 """Columns of the ranks frame: one row per rank of a run."""
+
+RANK_BYTES = (
+    *columns_of(RESULTS, "run_id", "step", "axis", "traffic", "size_bytes", "imbalance"),
+    Column("rank", "Int64", "Rank within the group."),
+    Column("sent_bytes", "Int64", "Bytes that the rank sends in a call, also to itself."),
+    Column("received_bytes", "Int64", "Bytes that the rank receives in a call, also from itself."),
+    Column("self_bytes", "Int64", "Bytes that the rank sends to itself. Missing if unknown."),
+)
+"""Columns of the rank_bytes frame: one row per step with uneven traffic and rank of a group."""
 
 DEVICES = (
     Column("when", "string", "before or after the run."),
@@ -441,6 +463,11 @@ def with_step_columns(frame: pd.DataFrame, results: pd.DataFrame) -> pd.DataFram
 def ranks_frame(run_id: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return the ranks frame of these rows of a run."""
     return _frame_of([{"run_id": run_id, **row} for row in rows], RANKS)
+
+
+def rank_bytes_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return the frame of the bytes of each rank from its rows, as far as they have the columns."""
+    return _frame_of(rows, RANK_BYTES)
 
 
 def devices_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

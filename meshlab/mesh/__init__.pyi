@@ -8,6 +8,8 @@ from ._groups import Hierarchy as Hierarchy
 from ._mesh import DeviceMesh as DeviceMesh
 from ._mesh import MeshLike as MeshLike
 from ._mesh import as_mesh as as_mesh
+from ._traffic import Traffic as Traffic
+from ._traffic import as_traffic as as_traffic
 from .interop._frameworks import FRAMEWORKS as FRAMEWORKS
 from .interop._frameworks import READERS as READERS
 from .interop._frameworks import mesh_text_kind as mesh_text_kind

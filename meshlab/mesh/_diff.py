@@ -158,7 +158,7 @@ class MeshDiff:
         return "no rank changes groups"
 
     def __repr__(self) -> str:
-        return f"<MeshDiff {self.before} → {self.after}: {self._verdict()}>"
+        return f"<MeshDiff {self.before} → {self.after}: {self._verdict()}; next: .frame()>"
 
     def _repr_html_(self) -> str:
         rows: list[list[object]] = [

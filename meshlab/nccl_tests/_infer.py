@@ -32,6 +32,7 @@ from meshlab.nccl_tests._log import (
 )
 from meshlab.nccl_tests._row_checks import misfits
 from meshlab.nccl_tests._rows import ranks_in_size
+from meshlab.nccl_tests._uneven import TrafficSummary
 
 # -- the collective ----------------------------------------------------------------------------------------------------
 
@@ -242,6 +243,8 @@ class SectionParts:
     nccl: NcclFacts = NO_FACTS
     iterations: tuple[IterationTimes, ...] = ()
     copies: int = 1
+    summaries: Sequence[TrafficSummary] = ()
+    has_environment: bool = False
     ends_with_average: bool = True  # False for a format without an average, so that its absence means nothing
 
 
@@ -290,6 +293,8 @@ def make_section(parts: SectionParts) -> Section:
         parts.nccl,
         parts.iterations,
         parts.copies,
+        tuple(parts.summaries),
+        parts.has_environment,
     )
 
 

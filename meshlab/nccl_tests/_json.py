@@ -277,6 +277,7 @@ def _section(document: dict[str, Any], number: int, line: int, is_complete: bool
             nccl=facts.facts(),
             listed_ranks=processes * per_process or None,
             iterations=tuple(_iterations(results)),
+            has_environment="env" in document,
         )
     )
 

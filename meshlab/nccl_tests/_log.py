@@ -20,6 +20,7 @@ from meshlab.comm._backend import CTA_POLICIES
 from meshlab.frames._schema import RESULTS, SAMPLES, conform, empty_results, empty_samples
 from meshlab.frames._statistics import bandwidth, summarise
 from meshlab.nccl_tests._info import NO_FACTS, NcclFacts, merge_facts
+from meshlab.nccl_tests._uneven import TrafficSummary, rank_bytes, traffic_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -314,6 +315,10 @@ class Section:
     copies : int
         Number of copies of the test that ran beside each other without knowing it, and printed into the section.
         1 for a proper run.
+    summaries : tuple of TrafficSummary, default ()
+        The bytes of every rank that ``alltoallv_perf`` prints with ``NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY=1``.
+    has_environment : bool, default False
+        Whether the log has all environment variables of NCCL, as JSON has, so that others are not set.
     """
 
     number: int
@@ -332,11 +337,17 @@ class Section:
     nccl: NcclFacts = field(repr=False)
     iterations: tuple[IterationTimes, ...] = field(default=(), repr=False, compare=False)
     copies: int = 1
+    summaries: tuple[TrafficSummary, ...] = field(default=(), repr=False, compare=False)
+    has_environment: bool = False
 
     @property
     def results(self) -> pd.DataFrame:
         """The rows of this section alone, as in `Log.results`. So a section can be compared, plotted and reported."""
         return Log(f"section {self.number}", (self,)).results
+
+    def __repr__(self) -> str:
+        test = f"{self.collective or 'unknown test'}, {self.n_ranks or '?'} ranks, {_plural(len(self.table), 'row')}"
+        return f"<Section {self.number}: {test}, {self.status}; next: .results>"
 
     @cached_property
     def rows(self) -> tuple[LogRow, ...]:
@@ -458,6 +469,14 @@ class Log:
         """One row per iteration if the log has iterations (JSON since version 2), otherwise an empty frame."""
         return self._frames[1].copy()
 
+    @property
+    def rank_bytes(self) -> pd.DataFrame:
+        """The bytes of every rank in each row of ``alltoallv_perf``, with the columns of `RunData.rank_bytes`.
+
+        Empty unless the test ran with ``NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY=1``.
+        """
+        return rank_bytes(self.name, self.sections)
+
     @cached_property
     def _frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         return _results_frame(self), _samples_frame(self)
@@ -483,7 +502,9 @@ class Log:
         return rows
 
     def __repr__(self) -> str:
-        lines = [f"<Log {self.name}: {self.status}, {_plural(len(self.sections), 'section')}>"]
+        lines = [
+            f"<Log {self.name}: {self.status}, {_plural(len(self.sections), 'section')}; next: .results, ml.judge(log)>"
+        ]
         for number, collective, n_ranks, gpu, dtype, rows, sizes, peak, status in self._summary()[:20]:
             lines.append(
                 f"  {number}. {collective}, {n_ranks} ranks, {gpu}, {dtype}, {_plural(rows, 'row')}, {sizes}, "
@@ -582,6 +603,7 @@ def _section_columns(name: str, section: Section) -> dict[str, npt.NDArray[Any]]
         "n_ranks": np.full(n, _NAN if section.n_ranks is None else section.n_ranks),
         "count": table.count[rows],
         "size_bytes": table.size_bytes[rows],
+        **{column: part[rows] for column, part in traffic_columns(section).items()},
         "n_samples": n_samples,
         "calls": calls,
         **statistics,

@@ -38,6 +38,7 @@ from meshlab.nccl_tests._pieces import (
     without_prefix,
 )
 from meshlab.nccl_tests._rows import RowBuffer, ranks_in_size, read_header, repeated_rows
+from meshlab.nccl_tests._uneven import SUMMARY, TrafficCollector
 
 # -- from a file or a string to lines ----------------------------------------------------------------------------------
 
@@ -202,7 +203,6 @@ _WORDS_OUTSIDE = (
 )
 _HASH = ["#"]
 _TAG = re.compile(r"(\[[^\]\s<]*\])(?![<:])|\[[^\]\s<]*\](?:<std\w+>)?:?|\w[\w.-]*: ")
-_NOTE_IN_ROW = "# NCCL_TESTS_"  # alltoallv_perf prints the traffic of a matrix before the numbers of the row
 _SIZE_AT_END = re.compile(r"(?<=[:>\])|])\d+$")
 
 _SETTING = re.compile(
@@ -278,7 +278,9 @@ class LogReader:
             if raw[:1] != " " and (tag := _TAG.match(raw)) is not None and raw.count(tag[0]) > 1:
                 # Some launchers put the rank before every write, and the tool writes a row in several parts.
                 raw = raw.replace(f"{tag[0]} ", "").replace(tag[0], "") if tag[1] else raw.replace(tag[0], "")
-            if (note := raw.find(_NOTE_IN_ROW)) > 0:
+            if (note := raw.find(SUMMARY)) >= 0:
+                if self._open is not None:
+                    self._open.traffic.begin(raw[note:])
                 raw = raw[:note]
             tokens = raw.split()
             if self._is_other and self._is_in_other_table(raw, tokens):
@@ -548,7 +550,7 @@ class LogReader:
             section.device_lost = True  # a truncated line of the device list
         elif tokens[-1] == "..." and len(tokens) <= 2:
             section.notes.append(Note(self.line, "lines are omitted here"))
-        elif section.stage == Stage.TABLE:
+        elif section.stage == Stage.TABLE and not section.traffic.add(raw.lstrip()):
             self._read_part_of_row(section, raw, tokens)
 
     def _read_name(self, raw: str) -> None:
@@ -686,6 +688,7 @@ class OpenSection:
         self.failure_lines = 0
         self.notes: list[Note] = []
         self.facts = FactCollector()
+        self.traffic = TrafficCollector()
 
     def has_settings(self, settings: Sequence[tuple[str, str, str]]) -> bool:
         """Return whether all settings of a line are those of the run."""
@@ -738,6 +741,7 @@ class OpenSection:
                 failure_lines=self.failure_lines,
                 notes=self.notes,
                 nccl=facts,
+                summaries=self.traffic.summaries,
             )
         )
 

@@ -155,7 +155,7 @@ def _describe(first: dict[str, Any]) -> str:
         parts.append(f"group {first['group']}")
     if first["src_rank"] is not None:
         parts.append(f"ranks {first['src_rank']} and {first['dst_rank']}")
-    for name in ("algorithm", "protocol", "min_ctas", "max_ctas"):
+    for name in ("algorithm", "protocol", "min_ctas", "max_ctas", "traffic"):
         label = option_label(name, first[name])
         parts += [label] if label else []
     return "; ".join(parts)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypedDict
 
+from meshlab.base._collectives import COUNTED
 from meshlab.comm._backend import CONFIGURABLE, Buffers, CallConfig
+from meshlab.mesh._traffic import Traffic, TrafficLike
 
 CONFIGURED = tuple(item.name for item in fields(CallConfig))
 """The options that a `CallConfig` has, and so the communicator of a call."""
@@ -21,7 +23,7 @@ class Option:
     text: str  # the description of the column
     words: str  # as in "default algorithm"
     label: Callable[[Any], str]  # describes a value other than the default
-    default_label: str = ""  # describes the default, if it is a value
+    default_label: str = ""  # describes the default; by default "default" and the words if it is None
     help: str  # of its option on the command line
     requires: str = ""  # the fact of `Capabilities` that must be "yes"
     least: int | None = None  # the smallest number; None if it is checked otherwise
@@ -124,6 +126,17 @@ class CallOptions:
         takes_several=False,
         is_tuned=False,
     )
+    traffic: str | None = _option(
+        None,
+        text=f"Name of the traffic of an {COUNTED}, such as even or zipf 1.2. Missing for other collectives, and if "
+        "unknown.",
+        words="traffic",
+        label=lambda value: f"{value} traffic",
+        default_label="equal chunks",
+        help=f"traffics of {COUNTED}: even, zipf:1.2, zipf:1.2:SEED, spread:0.5, or a file with a matrix of bytes as "
+        "for nccl-tests",
+        is_tuned=False,
+    )
 
 
 class OptionArguments(TypedDict, total=False):
@@ -137,6 +150,7 @@ class OptionArguments(TypedDict, total=False):
     cta_policy: str | Sequence[str | None] | None
     alignment_bytes: int
     n_aggregated: int
+    traffic: TrafficLike | Sequence[TrafficLike | None] | None
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -151,6 +165,7 @@ class PlannedOptions:
     cta_policy: tuple[str | None, ...]
     alignment_bytes: int
     n_aggregated: int
+    traffic: tuple[Traffic | None, ...]
 
 
 CALL_OPTIONS: Mapping[str, Option] = MappingProxyType(
@@ -189,7 +204,7 @@ def option_texts(values: Mapping[str, Any]) -> list[str]:
 def option_value(key: str, value: Any) -> str:
     """Describe the value of one option of a call, also if it is the default. None stands for a missing value."""
     option, default = CALL_OPTIONS[key], OPTIONS[key]
-    if value is not None and value == default:
+    if value == default and option.default_label:
         return option.default_label
     if value is None:
         return f"default {option.words}" if default is None else f"{option.words} unknown"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from meshlab.base._collectives import COUNTED
 from meshlab.base._errors import BenchError, did_you_mean, printable
 from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
@@ -19,16 +20,31 @@ from meshlab.comm._elements import ReduceOp, find_dtype, find_op
 from meshlab.comm._validate import check_config
 from meshlab.mesh._axes import as_integer, short
 from meshlab.mesh._mesh import MeshLike, as_mesh
+from meshlab.mesh._traffic import Traffic, as_traffics
 from meshlab.plans._arguments import DEFAULTS, PlanArguments, check_arguments, takes_plan_arguments
 from meshlab.plans._functions import name_of
 from meshlab.plans._options import CALL_OPTIONS, CONFIGURED, OPTIONS, PlannedOptions, option_value, repr_with_options
 from meshlab.plans._sampling import Sampling
-from meshlab.plans._steps import GROUPINGS, PAIRED, Function, Grouping, Step, axes_of, expand_steps, option_combinations
+from meshlab.plans._steps import (
+    GROUPINGS,
+    PAIRED,
+    Function,
+    Grouping,
+    PlannedCall,
+    Step,
+    axes_of,
+    expand_steps,
+    option_combinations,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from meshlab.benchmark._estimate import Estimate
+    from meshlab.traces._trace import Trace
+
+
+_SEVERAL = tuple(name for name, option in CALL_OPTIONS.items() if option.takes_several and name != "traffic")
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -93,12 +109,19 @@ class Plan(PlannedOptions):
         Number of calls that are issued together as one group, each with its own buffers, as with ``-m`` of nccl-tests.
         NCCL starts them with one kernel. MPI and threads start all of them and then wait for all. The time is that of
         one call: the time of the group, divided by `n_aggregated`.
+    traffic : Traffic, str, path, numpy.ndarray or sequence of these, optional
+        Bytes between the ranks of ``"all_to_all_v"``: a `Traffic`, its text such as ``"zipf:1.2"``, or the file of a
+        matrix. Patterns are scaled so that a rank sends a size on average, and a matrix of bytes is measured once, as
+        it is. By default the chunks are equal. Several traffics take turns in blocks of batches, see
+        `meshlab.analysis.traffics`.
     sampling : {"default", "quick", "thorough"} or Sampling, optional
         Number of batches of each step, and when to stop. The names are described in `Sampling.named`.
     check : bool, default True
         Whether to compare the result of each step with the expected result, outside the timed part.
     functions : mapping of str to callable, optional
         Functions by name, for names in `collective`. Functions that are passed in `collective` are added.
+    calls : sequence of PlannedCall, optional
+        The calls of a job. Of the product, only these are measured. `Plan.from_trace` fills it in.
 
     Raises
     ------
@@ -135,6 +158,7 @@ class Plan(PlannedOptions):
     shuffle: bool
     seed: int
     functions: Mapping[str, Function | None] = field(compare=False, repr=False)
+    calls: tuple[PlannedCall, ...] = field(repr=False)
 
     @takes_plan_arguments
     def __init__(
@@ -144,6 +168,7 @@ class Plan(PlannedOptions):
         sizes: str | int | Sequence[int | str] = "1K:16M",
         *,
         functions: Mapping[str, Function | None] | None = None,
+        calls: Sequence[PlannedCall] = (),
         **arguments: Unpack[PlanArguments],
     ) -> None:
         check_arguments("Plan", arguments)
@@ -156,7 +181,8 @@ class Plan(PlannedOptions):
             "dtype": tuple(find_dtype(name).name for name in _several(choice["dtype"])),
             "op": tuple(str(find_op(name)) for name in _several(choice["op"])),
             **{name: _several(choice[name]) for name in ("mode", "in_place", "grouping")},
-            **{name: _several(choice[name]) for name, option in CALL_OPTIONS.items() if option.takes_several},
+            **{name: _several(choice[name]) for name in _SEVERAL},
+            "traffic": as_traffics(choice["traffic"]),
         }
         for name, several in values.items():
             if not several:
@@ -176,10 +202,49 @@ class Plan(PlannedOptions):
             "concurrent": tuple((str(axis), str(name)) for axis, name in pairs),
             "shuffle": bool(choice["shuffle"]),
             "functions": MappingProxyType({name: named[name] for name in values["collective"] if name in named}),
+            "calls": tuple(calls),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)  # the dataclass is frozen
         self._check()
+
+    @classmethod
+    def from_trace(cls, trace: Trace, mesh: MeshLike | None = None, **arguments: Unpack[PlanArguments]) -> Plan:
+        """Return a plan of exactly the calls of a job: one step per different call.
+
+        `calls` contains how often each of them occurs in a step of the job, or in all of the trace if it has no steps.
+
+        Parameters
+        ----------
+        trace : Trace
+            The recorded job.
+        mesh : DeviceMesh or str, optional
+            The mesh of the job. By default that of its process groups, `Trace.mesh`. Measure the plan on it.
+        **arguments
+            Further arguments of a plan, such as ``buffers``. Traces contain neither operations nor roots.
+
+        Raises
+        ------
+        BenchError
+            If no call of the trace can be measured, for example because the files do not contain sizes.
+        MeshError
+            If the trace contradicts the mesh.
+
+        Warns
+        -----
+        UserWarning
+            If some calls cannot be measured. The warning lists them.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> plan = ml.Plan.from_trace(ml.Trace.example())
+        >>> [(call.collective, call.axis, call.size_bytes, call.per_step) for call in plan.calls][:2]
+        [('all_reduce', 'tp', 16777216, 4.0), ('all_reduce', 'dp', 134217728, 1.0)]
+        >>> len(plan.steps(ml.Trace.example().mesh()))
+        3
+        """
+        return implementation(Plan.from_trace)(trace, mesh, **arguments)
 
     __repr__ = repr_with_options
 
@@ -198,6 +263,11 @@ class Plan(PlannedOptions):
             if not isinstance(name, str) or name != printable(name):  # half of a surrogate pair is no text
                 raise BenchError(f"axis must be the name of an axis or a group set, not {short(name)}")
         self._check_options()
+        for call in self.calls:
+            sized = (call.collective, call.axis) if not call.size_bytes else astuple(call)[:4]
+            values = (self.collective, self.axis, self.sizes, self.dtype)
+            if any(value not in choices for value, choices in zip(sized, values, strict=False)):
+                raise BenchError(f"the plan lacks a value of its call {call}", hint="create it with Plan.from_trace()")
         if self.launches < 1:
             raise BenchError(f"launches must be at least 1, not {self.launches}")
         for name in (*self.collective, *(name for _, name in self.concurrent)):
@@ -241,12 +311,28 @@ class Plan(PlannedOptions):
                 f"{' and '.join(options)} cannot be chosen for functions, which allocate and call what they need",
                 hint="use comm.empty(…, symmetric=True) and comm.configured() in the function",
             )
+        self._check_traffic(options, measured)
         chosen = [name for name in options if name in CONFIGURED]
         if chosen and not any(find_collective(name).is_configurable for name in measured):
             raise BenchError(
                 f"{' and '.join(chosen)} cannot be chosen for {', '.join(measured)}, which NCCL runs as messages",
                 hint="omit them, or measure a different collective",
             )
+
+    def _check_traffic(self, options: Sequence[str], measured: Sequence[str]) -> None:
+        names = (*measured, *(name for _, name in self.concurrent))
+        if "traffic" in options and not any(find_collective(name).counted for name in names):
+            raise BenchError(
+                f"traffic cannot be chosen for {', '.join(measured)}, which has equal chunks",
+                hint=f"measure {COUNTED}, or omit it",
+            )
+        labels = [str(traffic) for traffic in {traffic or Traffic.even(): None for traffic in self.traffic}]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise BenchError(
+                    f"two traffics have the name {label!r}, so their rows would be ambiguous",
+                    hint="name one of them with traffic.named(…)",
+                )
 
     def _sized(self) -> list[str]:
         """Return the collectives that move data, and so have sizes, dtypes and buffers."""
@@ -365,6 +451,8 @@ class Plan(PlannedOptions):
         sizes = self.sizes
         span = format_size(sizes[0]) + (f" to {format_size(sizes[-1])}" if len(sizes) > 1 else "")
         text = f"{', '.join(self.collective)} along {', '.join(self.axis)}, "
+        if self.calls:
+            text = f"{len(self.calls)} call{'s' * (len(self.calls) != 1)} of a job: {text}"
         if self._sized():
             text += f"{span} ({len(sizes)} sizes), {', '.join(self.dtype)}, "
         text += ", ".join(self.mode)

@@ -85,13 +85,13 @@ class Sampling:
     def named(cls, name: str) -> Sampling:
         """Return one of three predefined choices.
 
-        ============  =====================================  ==========  ==========  ==============================
-        name          half-width of the median's interval    batches     at most     purpose
-        ============  =====================================  ==========  ==========  ==============================
-        ``quick``     10 % of the median                     10 to 40    0.1 s       a first look, without p95
-        ``default``   5 %                                    30 to 200   0.5 s       curves, with p95
-        ``thorough``  1 %                                    100 to 1000 5 s         comparisons, with p95 and p99
-        ============  =====================================  ==========  ==========  ==============================
+        ============  =====================================  ===========  ==========  ==============================
+        name          half-width of the median's interval    batches      at most     purpose
+        ============  =====================================  ===========  ==========  ==============================
+        ``quick``     10 % of the median                     10 to 40     0.1 s       a first look, without p95
+        ``default``   5 %                                    30 to 200    0.5 s       curves, with p95
+        ``thorough``  1 %                                    100 to 1000  5 s         comparisons, with p95 and p99
+        ============  =====================================  ===========  ==========  ==============================
 
         A step stops when the interval is narrow enough, at the earliest after the smaller number of batches. If the
         time or the batches run out first, the interval is wider, and ``stop_reason`` shows it.

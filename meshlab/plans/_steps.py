@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from meshlab.comm._backend import Mode
 from meshlab.comm._catalog import find_collective
 from meshlab.comm._elements import find_dtype
 from meshlab.mesh._groups import Groups
+from meshlab.mesh._traffic import ALIGNMENT_BYTES, Bytes, Traffic
 from meshlab.plans._options import CONFIGURED, OPTIONS, CallOptions, option_texts, options_of, repr_with_options
 
 if TYPE_CHECKING:
@@ -37,6 +39,26 @@ GROUPINGS: dict[Grouping, str] = {
 
 PAIRED = tuple(name for name, collective in COLLECTIVES.items() if collective.is_paired)
 """The collectives that pairs support: one message, or one in each direction at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A call of a job that a plan measures.
+
+    Parameters
+    ----------
+    collective, axis, size_bytes, dtype, op
+        Values that the plan has for each, see `Step`. The size is 0, and the others are empty, if the call has none.
+    per_step : float
+        Number of calls of a rank in a step of the job.
+    """
+
+    collective: str
+    axis: str
+    size_bytes: int
+    dtype: str
+    op: str
+    per_step: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +98,13 @@ class Step(CallOptions):
         The collective that runs on the concurrent axis.
     concurrent : Step, optional
         The step to run at the same time. Its own `concurrent` is None.
+    matrix : Traffic, optional
+        The traffic of an all_to_all_v. None for equal chunks.
     buffers, algorithm, protocol, min_ctas, max_ctas, cta_policy, alignment_bytes, n_aggregated
         The options of the calls, as in `Plan`. None for a function, which makes its own calls, and for an option that
         the library chooses.
+    traffic : str, optional
+        The name of the traffic of an all_to_all_v.
     """
 
     index: int
@@ -97,6 +123,7 @@ class Step(CallOptions):
     concurrent_axis: str | None = None
     concurrent_collective: str | None = None
     concurrent: Step | None = None
+    matrix: Traffic | None = None
 
     __repr__ = repr_with_options
 
@@ -110,11 +137,38 @@ class Step(CallOptions):
         """Memory of one rank's buffers, in bytes. 0 for a barrier, and for a function, which allocates its own."""
         if self.count is None or self.dtype is None:
             return 0
-        row = find_collective(self.collective)
+        row, counts = find_collective(self.collective), self.chunk_counts
         sizes = [row.elements(side, self.count, self.n_ranks) for side in ("sends", "receives")]
+        if counts is not None:
+            sizes = [int(counts.sum(axis=axis).max()) for axis in (1, 0)]
         n_bytes = (max(sizes) if self.in_place else sum(sizes)) * find_dtype(self.dtype).itemsize
         n_bytes *= self.n_aggregated or 1  # calls that are issued together have separate buffers
         return n_bytes + (0 if self.concurrent is None else self.concurrent.buffer_bytes)
+
+    @property
+    def chunk_counts(self) -> Bytes | None:
+        """Elements from row to column of an uneven call: int64 of shape (n_ranks, n_ranks). None for equal chunks."""
+        if self.matrix is None or self.count is None or self.dtype is None:
+            return None
+        return _chunk_counts(self.matrix, self.n_ranks, self.count, find_dtype(self.dtype).itemsize)
+
+    @property
+    def all_chunk_counts(self) -> Bytes | None:
+        """Elements from row to column of any call with counts, also with equal ones. None for other collectives."""
+        if self.traffic is None or self.count is None:
+            return None
+        counts = self.chunk_counts
+        return np.full((self.n_ranks, self.n_ranks), self.count, dtype=np.int64) if counts is None else counts
+
+    @property
+    def imbalance(self) -> float | None:
+        """The largest number of bytes of a rank divided by the mean. None unless chunks have their own sizes."""
+        counts = self.all_chunk_counts
+        return (
+            None
+            if counts is None
+            else float(max(counts.sum(axis=0).max(), counts.sum(axis=1).max()) * len(counts) / counts.sum())
+        )
 
     def measured_groups(self, groups: Groups) -> list[MeasuredGroup]:
         """Return one item per row of the results: the groups, or the pairs of this round."""
@@ -138,6 +192,13 @@ class Step(CallOptions):
         if self.concurrent_axis is not None:
             text += f" while {self.concurrent_collective} along {self.concurrent_axis}"
         return ", ".join([text, self.mode, *option_texts(options_of(self))])
+
+
+@lru_cache(maxsize=8)
+def _chunk_counts(traffic: Traffic, n: int, count: int, itemsize: int) -> Bytes:
+    counts = traffic.of(n, count * n * itemsize).array // itemsize
+    counts.flags.writeable = False
+    return counts
 
 
 def n_rounds(n: int) -> int:
@@ -180,6 +241,7 @@ def _points(plan: Plan, groups: Mapping[str, Groups]) -> Iterator[Step]:
     """Yield all points of the plan, including duplicates. All of them have the index 0."""
     values = plan.dtype, plan.op, plan.mode, plan.in_place, option_combinations(plan), plan.sizes
     choices = [_Choice(*choice) for choice in itertools.product(*values)]
+    listed = {(call.collective, call.axis, call.size_bytes, call.dtype) for call in plan.calls}
     for axis, grouping in itertools.product(plan.axis, plan.grouping):
         n = groups[axis].size
         if grouping == "pairs" and n < 2:
@@ -187,10 +249,12 @@ def _points(plan: Plan, groups: Mapping[str, Groups]) -> Iterator[Step]:
         for number in range(2 * n_rounds(n) if grouping == "pairs" else 1):  # every round in both directions
             names = [name for name in plan.collective if _fits(name, grouping, number, n)]
             for name, choice in itertools.product(names, choices):
+                if listed and not {(name, axis, choice.size, choice.dtype), (name, axis, 0, "")} & listed:
+                    continue
                 if name in plan.functions and grouping == "pairs":
                     continue
                 if name in plan.functions or not find_collective(name).has_size:
-                    yield replace(_without_size(name, axis, n, choice.mode), grouping=grouping)
+                    yield replace(step_without_size(name, axis, n, choice.mode), grouping=grouping)
                     continue
                 if choice.in_place and (grouping == "pairs" or not find_collective(name).in_place):
                     continue
@@ -221,9 +285,14 @@ def _baseline(step: Step) -> Step:
     """Return the step with which its alternatives are compared. Pairs have no alternatives."""
     if step.grouping == "pairs":
         return step
-    return replace(
+    baseline = replace(
         step, index=0, grouping="together", concurrent_axis=None, concurrent_collective=None, concurrent=None
     )
+    if step.traffic is None or step.count is None or step.dtype is None:
+        return baseline
+    # Patterns are aligned, and equal chunks are not.
+    unit = ALIGNMENT_BYTES // find_dtype(step.dtype).itemsize
+    return replace(baseline, traffic=None, matrix=None, size_bytes=None, count=step.count // unit * unit)
 
 
 def _check_same_ranks(groups: Mapping[str, Groups], axis: str, other: str) -> None:
@@ -243,7 +312,7 @@ def _fits(name: str, grouping: Grouping, number: int, n: int) -> bool:
     return name != "send"
 
 
-def _without_size(name: str, axis: str, n: int, mode: Mode) -> Step:
+def step_without_size(name: str, axis: str, n: int, mode: Mode) -> Step:
     """Return the step of a function or a barrier."""
     nothing: dict[str, Any] = dict.fromkeys(("op", "dtype", "root", "in_place", "count", "size_bytes", *OPTIONS))
     return Step(index=0, collective=name, mode=mode, axis=axis, n_ranks=n, **nothing)
@@ -251,7 +320,9 @@ def _without_size(name: str, axis: str, n: int, mode: Mode) -> Step:
 
 def option_combinations(plan: Plan) -> list[CallOptions]:
     """Return the combinations of the options of a call."""
-    several = (values if isinstance(values, tuple) else (values,) for values in options_of(plan).values())
+    names = tuple(None if traffic is None else str(traffic) for traffic in plan.traffic)
+    options = {**options_of(plan), "traffic": names}
+    several = (values if isinstance(values, tuple) else (values,) for values in options.values())
     combinations = (CallOptions(**dict(zip(OPTIONS, values, strict=True))) for values in itertools.product(*several))
     return [options for options in combinations if (options.min_ctas or 1) <= (options.max_ctas or math.inf)]
 
@@ -272,6 +343,15 @@ def _point(plan: Plan, name: str, axis: str, n: int, choice: _Choice) -> Step:
     if row.rooted and not 0 <= plan.root < n:
         raise BenchError(f"root={plan.root} is outside the groups of {axis}; choose a rank from 0 to {n - 1}")
     count = row.count_for(choice.size, itemsize, n)
+    size_bytes, traffic, matrix = row.size_bytes(count, itemsize, n), None, None
+    if row.counted:
+        traffic, matrix = choice.options.traffic or "even", _matrix(plan, choice.options.traffic, axis, n)
+    if matrix is not None:
+        count = _mean_count(matrix, choice.size, itemsize, n)
+        counts = _chunk_counts(matrix, n, count, itemsize)
+        size_bytes = int(max(counts.sum(axis=0).max(), counts.sum(axis=1).max())) * itemsize
+        if not size_bytes:
+            raise BenchError(f"traffic {traffic!r} sends nothing, so it cannot be measured")
     return Step(
         index=0,
         collective=name,
@@ -283,9 +363,32 @@ def _point(plan: Plan, name: str, axis: str, n: int, choice: _Choice) -> Step:
         axis=axis,
         n_ranks=n,
         count=count,
-        size_bytes=row.size_bytes(count, itemsize, n),
-        **options_of(choice.options) | ({} if row.is_configurable else dict.fromkeys(CONFIGURED)),
+        size_bytes=size_bytes,
+        matrix=matrix,
+        **options_of(choice.options)
+        | {"traffic": traffic}
+        | ({} if row.is_configurable else dict.fromkeys(CONFIGURED)),
     )
+
+
+def _matrix(plan: Plan, name: str | None, axis: str, n: int) -> Traffic | None:
+    """Return the traffic of this name. None for equal chunks, which libraries send as they did before."""
+    traffic = next((traffic for traffic in plan.traffic if traffic is not None and str(traffic) == name), None)
+    if traffic is None or traffic == Traffic.even():
+        return None
+    if traffic.n_ranks not in (None, n):
+        raise BenchError(
+            f"traffic {traffic.name!r} is for {traffic.n_ranks} ranks, but the groups of {axis} have {n}",
+            hint=f"choose an axis with groups of {traffic.n_ranks}",
+        )
+    return traffic
+
+
+def _mean_count(traffic: Traffic, size_bytes: int, itemsize: int, n: int) -> int:
+    """Return the elements of a chunk on average. For a pattern, chunks are aligned as in nccl-tests."""
+    if not traffic.is_pattern:
+        return max(1, int(traffic.mean_bytes / n) // itemsize)
+    return max(1, size_bytes // n // ALIGNMENT_BYTES) * ALIGNMENT_BYTES // itemsize
 
 
 def _with_concurrent(plan: Plan, groups: Mapping[str, Groups], step: Step, choice: _Choice) -> Iterator[Step]:

@@ -13,6 +13,7 @@ from ._prediction import prediction as prediction
 from ._published_steps import published_steps as published_steps
 from ._ratios import comparison as comparison
 from ._rehearsal import rehearsal as rehearsal
+from ._replays import replay as replay
 from ._rings import ring as ring
 from ._step_times import step_times as step_times
 from ._style import figure_png as figure_png
@@ -22,5 +23,6 @@ from ._traces import axis_times as axis_times
 from ._traces import calls_on_curve as calls_on_curve
 from ._traces import lateness as lateness
 from ._traces import timeline as timeline
+from ._traffic import traffic as traffic
 from ._tuning import tuning as tuning
 from ._visibility import visibility as visibility

@@ -420,7 +420,8 @@ def calls_on_curve(trace: Trace, machine: Any, *, mesh: MeshLike | None = None, 
         handles.append(Line2D([], [], markeredgecolor=theme.conflict, label="below 80 % of the curve", **ring))
     above = legend_above(ax, handles) if handles else 0.0
     verdict = next(iter(_curve_sentences(calls)), "").rstrip(".")
-    above = set_title(ax, [f"calls on the machine's curve, {trace.title}"], verdict=verdict, gap=above)
+    curve = "the machine's curve" if calls["source"].isna().all() else "published curves"
+    above = set_title(ax, [f"calls on {curve}, {trace.title}"], verdict=verdict, gap=above)
     reserve(ax, left=50, above=above, below=40, right=12)
     ax.set_xscale("log", base=2)
     ax.xaxis.set_major_locator(LogLocator(base=2, numticks=9))

@@ -12,14 +12,15 @@ from ._costs import cost as cost
 from ._group_links import GroupLinks as GroupLinks
 from ._group_links import LinkTable as LinkTable
 from ._job import Job as Job
-from ._job import StepCall as StepCall
 from ._memory import Memory as Memory
 from ._models import MODELS as MODELS
 from ._models import LatentAttention as LatentAttention
 from ._predictions import Prediction as Prediction
 from ._predictions import predict as predict
+from ._routing import Routing as Routing
 from ._search import Layouts as Layouts
 from ._search import search as search
+from ._step_calls import StepCall as StepCall
 from ._step_range import published_steps as published_steps
 from ._step_time import ExposedAxis as ExposedAxis
 from ._step_time import StepTime as StepTime

@@ -11,10 +11,19 @@ from meshlab.base._arguments import Arguments
 from meshlab.base._collectives import usual_collective
 from meshlab.base._errors import MeshlabError
 from meshlab.base._units import format_size, format_time_us, parse_size
+from meshlab.mesh._traffic import TrafficLike, as_traffic
 from meshlab.prediction._constants import ALGORITHMS
 from meshlab.prediction._costs import prices
 from meshlab.prediction._group_links import GroupLinks
-from meshlab.topology.placement._loads import MARKS, Loads, check_collective, find_places, link_loads, plain_algorithm
+from meshlab.topology.placement._loads import (
+    MARKS,
+    Loads,
+    check_collective,
+    check_takes_traffic,
+    find_places,
+    link_loads,
+    plain_algorithm,
+)
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._scene import Scene, scene_of
 
@@ -36,9 +45,13 @@ def loads(
     collective: str | None = None,
     size: int | str = "256M",
     scene: Scene | None = None,
+    traffic: TrafficLike | None = None,
 ) -> Loads:
     """Return the load of every link while all groups of an axis run one collective, see `Placement.loads`."""
     name = placement.mesh[axis].name
+    if traffic is not None:
+        check_takes_traffic(collective)
+        return link_loads(placement, axis, size=size, scene=scene, traffic=as_traffic(traffic))
     collective = collective or usual_collective(name)
     check_collective(collective)
     algorithm = algorithms_of(placement, axis, collective, parse_size(size))

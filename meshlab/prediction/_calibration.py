@@ -300,7 +300,8 @@ class Calibration:
 
     def __repr__(self) -> str:
         n = sum(len(line.fit.size_bytes) for line in self.lines)
-        return f"<Calibration {self.where or self.source}: {', '.join(self.collectives)}, {n} rows>"
+        title = f"<Calibration {self.where or self.source}: {', '.join(self.collectives)}, {n} rows"
+        return f"{title}; next: .explain(), .plot(), ml.predict(…, calibration=…)>"
 
     def _figure_html(self) -> str:
         return implementation(Calibration._figure_html)(self)

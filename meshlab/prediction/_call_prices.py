@@ -12,7 +12,7 @@ from meshlab.base._hints import Argument, Hint
 from meshlab.mesh._mesh import MeshLike, as_mesh
 from meshlab.prediction._costs import prices
 from meshlab.prediction._group_links import GroupLinks
-from meshlab.prediction._job import StepCall, check_calls
+from meshlab.prediction._step_calls import StepCall, check_calls
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.topology.model._presets import ClusterLike
 from meshlab.topology.placement._placement import place

@@ -107,7 +107,8 @@ class ComputeRates:
 
     def __repr__(self) -> str:
         count = sum(len(kernel.rate) for kernel in self.kernels.values())
-        return f"<ComputeRates of {self.gpu}: {count} kernels, {self.memory_tbs:.3g} TB/s, {self.source}>"
+        title = f"<ComputeRates of {self.gpu}: {count} kernels, {self.memory_tbs:.3g} TB/s, {self.source}"
+        return f"{title}; next: ml.search(…, rates=…)>"
 
 
 def _nearby(measured: Kernel, sizes: Iterable[Floats]) -> Floats:

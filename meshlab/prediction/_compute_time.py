@@ -194,19 +194,20 @@ class _Kernels:
         by = d.tp if job.sequence_parallel else 1
         outside = 20 * job.hidden / by  # two norms, and two sums with the residual
         heads = 4 * (job.heads * job.head_sizes[0] + job.kv_size / 2) / d.tp
-        inner = (
+        routed = job.top_k * self.p.busiest
+        inner: Any = (
             int(job.ffn_hidden or 1)
             if kind == "dense"
-            else (job.top_k * int(job.expert_hidden or 1) + job.shared_experts * int(job.expert_hidden or 1))
+            else (routed * int(job.expert_hidden or 1) + job.shared_experts * int(job.expert_hidden or 1))
         )
         acts = 2 * job.matrices * inner / d.tp
         converted: Any = 0.0
         if self.bits < 16:
             inputs = job.hidden / by * 2 + job.heads * job.head_sizes[1] / d.tp + inner / d.tp
             if kind == "moe":
-                inputs = inputs + job.top_k * job.hidden / d.tp
+                inputs = inputs + routed * job.hidden / d.tp
             converted = COEFFICIENTS.quantised * inputs
-        permuted = COEFFICIENTS.permuted * job.top_k * job.hidden / d.tp if kind == "moe" else 0.0
+        permuted = COEFFICIENTS.permuted * routed * job.hidden / d.tp if kind == "moe" else 0.0
         total = self.software.passes * (outside + heads + acts) + converted + permuted
         return np.asarray(self.tokens * total / self.tbs)
 

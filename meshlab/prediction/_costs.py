@@ -35,6 +35,7 @@ from meshlab.prediction._tuner import (
     search_graphs,
     tune,
 )
+from meshlab.prediction._uneven import Uneven
 from meshlab.topology.model._levels import Floats, Ints
 from meshlab.topology.model._links import FABRICS
 
@@ -233,6 +234,7 @@ def prices(
     dtype: str = "float32",
     settings: NcclSettings = _DEFAULTS,
     evidence: PublishedErrors | None = None,
+    uneven: Uneven | None = None,
 ) -> Prices:
     """Return latency and bandwidth of every algorithm and protocol of one collective, see `cost`."""
     _check_collective(collective)
@@ -243,7 +245,7 @@ def prices(
     errors = evidence.on(links, collective)
     graphs = search_graphs(links, constants, nvls=settings.nvls)
     if collective in ("all_to_all", "send_recv"):
-        return _messages(links, graphs, collective, constants, settings, errors)
+        return _messages(links, graphs, collective, constants, settings, errors, uneven)
     # NCCL chooses as if the group was alone on its NICs, but the time depends on the share that the group has.
     reported = settings.plugin_latency_us
     plugin = None if reported is None else np.where(links.domains > 1, reported, 0.0)
@@ -301,6 +303,7 @@ def cost(
     dtype: str = "float32",
     settings: NcclSettings = _DEFAULTS,
     evidence: PublishedErrors | None = None,
+    uneven: Uneven | None = None,
 ) -> Cost:
     """Predict the time of a collective on every signature for every size.
 
@@ -318,6 +321,8 @@ def cost(
         Settings of NCCL, and the timing mode.
     evidence : PublishedErrors, optional
         The published runs to learn from. By default all, or none if the settings change NCCL's choices.
+    uneven : Uneven, optional
+        How much longer the links are busy, if an all_to_all has an uneven traffic.
 
     Raises
     ------
@@ -333,11 +338,11 @@ def cost(
     >>> answer.time_us.round(1).tolist(), answer.busbw_gbs.round().tolist(), answer.bound
     ([[13.0, 4066.1]], [[0.0, 462.0]], ('NVSwitch reduction',))
     """
-    of_links = prices(links, collective, dtype=dtype, settings=settings, evidence=evidence)
+    of_links = prices(links, collective, dtype=dtype, settings=settings, evidence=evidence, uneven=uneven)
     size = np.atleast_1d(np.asarray(sizes, dtype=np.int64))
     choice, latency, transfer = of_links.price(np.arange(len(links))[:, None], size[None, :])
     factor = np.where(links.n_ranks > 1, _bus_factors(links, collective), np.nan)
-    most, least, bound, above = _bound(links, collective, settings, dtype)
+    most, least, bound, above = _bound(links, collective, settings, dtype, uneven)
     return Cost(
         collective=collective,
         sizes=size,
@@ -490,7 +495,9 @@ def _on_pcie(links: GroupLinks, graphs: Graphs) -> Graphs:
     )
 
 
-def _message_gbs(links: GroupLinks, collective: str, *, is_bound: bool = False) -> tuple[Floats, Floats, Floats]:
+def _message_gbs(
+    links: GroupLinks, collective: str, uneven: Uneven | None, *, is_bound: bool = False
+) -> tuple[Floats, Floats, Floats]:
     """Return the algorithm bandwidth of an all_to_all or send_recv in GB/s: of a domain, its NICs, and an uplink."""
     n, ppn = links.n_ranks.astype(float), links.ranks_per_domain.astype(float)
     several = links.domains > 1
@@ -509,6 +516,8 @@ def _message_gbs(links: GroupLinks, collective: str, *, is_bound: bool = False) 
             # Through an uplink, all ranks behind it send to all others.
             behind = links.uplink_ranks.astype(float)
             uplink = links.uplink_gbs / behind * n / np.maximum(n - behind, 1)
+        if uneven is not None:
+            inner, out, uplink = inner / uneven.inside, out / uneven.nics, uplink / uneven.uplinks
     return inner, np.where(several, out, np.inf), np.where(several, uplink, np.inf)
 
 
@@ -548,10 +557,11 @@ def _messages(
     constants: TunerConstants,
     settings: NcclSettings,
     errors: GroupErrors,
+    uneven: Uneven | None,
 ) -> Prices:
     """Return the prices of point-to-point messages, which NCCL's tuner does not have."""
     several, alone = links.domains > 1, links.n_ranks == 1
-    inner, nics, uplink = _message_gbs(links, collective)
+    inner, nics, uplink = _message_gbs(links, collective, uneven)
     out = np.minimum(nics, uplink)
     channels = _channels_per_peer(links, graphs)
     if collective == "send_recv":
@@ -587,7 +597,7 @@ def _messages(
         ll_bytes=_LL_BYTES * channels * parts,
         wave=None,
         channel=_least_channels(links, channels) if collective == "send_recv" else None,
-        least_ns=np.stack([1 / np.minimum.reduce(_message_gbs(links, collective, is_bound=True))] * 2) * ~alone,
+        least_ns=np.stack([1 / np.minimum.reduce(_message_gbs(links, collective, uneven, is_bound=True))] * 2) * ~alone,
         believed_factor=np.ones((2, len(links))),
         offset_us=settings.offset_us,
         errors=errors,
@@ -598,7 +608,7 @@ def _messages(
 
 
 def _bound(
-    links: GroupLinks, collective: str, settings: NcclSettings, dtype: str
+    links: GroupLinks, collective: str, settings: NcclSettings, dtype: str, uneven: Uneven | None
 ) -> tuple[Floats, Floats, tuple[str, ...], tuple[str, ...]]:
     """Return the largest and the certain bound in GB/s of busbw, the part that sets it, and why it exceeds the wire."""
     n = links.n_ranks.astype(float)
@@ -612,7 +622,7 @@ def _bound(
     switch = np.zeros(len(links), dtype=bool)
     factor = np.ones(len(links))
     if collective in ("all_to_all", "send_recv"):
-        inner, nics, uplink = _message_gbs(links, collective, is_bound=True)
+        inner, nics, uplink = _message_gbs(links, collective, uneven, is_bound=True)
         tapered, network = uplink < nics, np.minimum(nics, uplink)
         if collective == "all_to_all":
             others = np.maximum(n - 1, 1) / n

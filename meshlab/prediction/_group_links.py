@@ -18,7 +18,7 @@ from meshlab.topology.model._levels import DEVICE, HOST, INNER_LEVELS, NVLINK, B
 from meshlab.topology.model._links import FABRICS, NEAR, Distance
 from meshlab.topology.placement._axis_keys import AxisCache
 from meshlab.topology.placement._crossings import Crossings, cross, uplink_gbs
-from meshlab.topology.placement._flows import flows_of
+from meshlab.topology.placement._flows import Flows, flows_of
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._rank_map import RankMap
 
@@ -405,12 +405,16 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
 
 def _uplinks_gbs(rank_map: RankMap, groups: Ints, crossings: Crossings, algorithm: str, collective: str) -> Floats:
     """Return the algorithm bandwidth that the oversubscribed uplinks leave to every group, infinite without any."""
-    count = len(groups)
-    longest = np.zeros(count)
     is_single = bool((crossings.ranks_per_node[1] == 1).all())
     if np.isinf(crossings.uplink_gbs).all() or (algorithm == "pat" and not is_single):
-        return np.full(count, np.inf)
-    flows = flows_of(rank_map, groups, algorithm, collective, 1.0)
+        return np.full(len(groups), np.inf)
+    with np.errstate(divide="ignore"):
+        return 1 / uplink_time(rank_map, flows_of(rank_map, groups, algorithm, collective, 1.0), len(groups))
+
+
+def uplink_time(rank_map: RankMap, flows: Flows, count: int) -> Floats:
+    """Return the ns of the slowest oversubscribed uplink of each of `count` groups, 0 without any."""
+    longest = np.zeros(count)
     for index in range(len(INNER_LEVELS), len(rank_map.domains) - 1):
         rates = uplink_gbs(rank_map, index)
         if rates is None:
@@ -420,8 +424,7 @@ def _uplinks_gbs(rank_map: RankMap, groups: Ints, crossings: Crossings, algorith
             leaves = level > index
             link, place, _ = rank_map.switches_of(index, rank[leaves])
             np.maximum.at(longest, group[leaves][place], time[link])
-    with np.errstate(divide="ignore"):
-        return 1 / longest
+    return longest
 
 
 def _exchange_gbs(rank_map: RankMap, groups: Ints, domains: Ints, per_domain: Ints, pcie_gbs: Floats) -> Floats:
@@ -438,9 +441,14 @@ def _exchange_gbs(rank_map: RankMap, groups: Ints, domains: Ints, per_domain: In
         key = np.arange(count)[:, None] * (int(domain.max()) + 1) + domain
         _, number, together = np.unique(key, return_inverse=True, return_counts=True)
         away = np.where(leaves[:, None], (n - together[number].reshape(groups.shape)) / n, 0.0)
+    slowest = exchanges_per_ns(rank_map, groups, np.broadcast_to(away, groups.shape), pcie_gbs)
+    return np.where(leaves, slowest, np.nan)
+
+
+def exchanges_per_ns(rank_map: RankMap, groups: Ints, away: Floats, pcie_gbs: Floats) -> Floats:
+    """Return how often the NICs and PCIe links of every group can send the bytes that its ranks send away, per ns."""
     nic_set = rank_map.nic_set[groups]
-    bytes_ = np.broadcast_to(away, groups.shape)
-    load = np.bincount(nic_set.ravel(), weights=bytes_.ravel(), minlength=len(rank_map.set_gbs))
+    load = np.bincount(nic_set.ravel(), weights=away.ravel(), minlength=len(rank_map.set_gbs))
     with np.errstate(divide="ignore", invalid="ignore"):
         if rank_map.overlap is None:
             time = load / rank_map.set_gbs
@@ -449,8 +457,7 @@ def _exchange_gbs(rank_map: RankMap, groups: Ints, domains: Ints, per_domain: In
             of_nic = np.bincount(nic, weights=load[of_set] * gbs / rank_map.set_gbs[of_set])[nic] / gbs
             time = np.zeros(len(load))
             np.maximum.at(time, of_set, of_nic)
-        slowest = np.minimum(1 / time[nic_set].max(axis=1), pcie_gbs / away.max(axis=1))
-    return np.where(leaves, slowest, np.nan)
+        return np.asarray(np.minimum(1 / time[nic_set].max(axis=1), pcie_gbs / away.max(axis=1)))
 
 
 def _check_path(rank_map: RankMap, groups: Ints, is_cut: Bools, name: str) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import MeshError, did_you_mean
@@ -24,10 +24,11 @@ from meshlab.prediction._compute_time import SOFTWARE
 from meshlab.prediction._job_layout import JobLayout
 from meshlab.prediction._memory import Memory
 from meshlab.prediction._models import MODELS, LatentAttention
+from meshlab.prediction._popularity import Skew, as_skew, shares_of
+from meshlab.prediction._routing import Copies, Routing, routing_of
+from meshlab.prediction._step_calls import StepCall
 from meshlab.prediction._volumes import (
     Exchange,
-    Overlap,
-    Phase,
     memory_of,
     nearest_divisor,
     program,
@@ -35,112 +36,11 @@ from meshlab.prediction._volumes import (
 )
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pandas as pd
 
-
-@dataclass(frozen=True, slots=True)
-class StepCall:
-    """A communication of a training step, as one rank of the busiest pipeline stage issues it.
-
-    The calls of `Job.step` are in the order of one micro-batch: its forward pass, then its backward pass. A step
-    repeats them for every micro-batch (`Job.micro_batches`). Consecutive calls with the same `block` belong to one
-    layer and are issued together, `repeats` times.
-
-    Parameters
-    ----------
-    axis : tuple of str
-        Axes of the mesh, or of its expert view, whose union forms the groups: ``("tp",)``, ``("dp", "cp")``.
-    collective : str
-        all_reduce, all_gather, reduce_scatter, all_to_all, or send_recv (to the next rank on the axis, from the
-        previous one).
-    size_bytes : int
-        Message size as in nccl-tests: the total of all ranks for all_gather and reduce_scatter.
-    dtype : str
-        Element type.
-    what : str
-        The data, such as ``"gradients"``.
-    phase : {"forward", "backward"}
-        The pass.
-    block : int
-        Number of the block of calls that are repeated together.
-    repeats : int
-        Number of times that the block runs in one micro-batch, such as the layers of the stage.
-    micro_batches : int
-        Number of micro-batches that issue the call: all of them, or 1. A single one is the first micro-batch in the
-        forward pass, and the last one in the backward pass.
-    gap_flops : float
-        Floating-point operations between the previous call and this one, in each repeat and in every micro-batch, also
-        in those that do not issue the call.
-    overlaps : {"nothing", "compute", "layer", "pass"}
-        Computation that may run during the call. ``nothing``: the next operation waits for the result. ``compute``:
-        the gap of the next call. ``layer``: everything until the same call of the next repeat. ``pass``: everything
-        until the end of the pass.
-    overlap_flops : float
-        Floating-point operations that `overlaps` permits for one call, 0 for ``nothing``.
-    """
-
-    axis: tuple[str, ...]
-    collective: str
-    size_bytes: int
-    dtype: str
-    what: str
-    phase: Phase
-    block: int
-    repeats: int
-    micro_batches: int
-    gap_flops: float
-    overlaps: Overlap
-    overlap_flops: float
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.axis, tuple) or not self.axis or not all(isinstance(name, str) for name in self.axis):
-            raise MeshError(f"axis of a call must be a tuple of names, not {self.axis!r}", hint='write ("tp",)')
-        for field in ("size_bytes", "repeats", "micro_batches"):
-            value = as_integer(getattr(self, field))
-            if value is None or value < 1:
-                raise MeshError(f"{field} of a call must be a positive integer, not {getattr(self, field)!r}")
-        for field in ("gap_flops", "overlap_flops"):
-            flops = getattr(self, field)
-            if isinstance(flops, bool) or not isinstance(flops, int | float) or not 0 <= flops < math.inf:
-                raise MeshError(f"{field} of a call must be a number of at least 0, not {flops!r}")
-        for field, choices in (("phase", get_args(Phase)), ("overlaps", get_args(Overlap))):
-            if getattr(self, field) not in choices:
-                raise MeshError(
-                    f"unknown {field} {getattr(self, field)!r} of a call", hint=f"choose one of {', '.join(choices)}"
-                )
-
-    @property
-    def calls(self) -> int:
-        """Number of calls per step."""
-        return self.repeats * self.micro_batches
-
-
-def check_calls(calls: object) -> tuple[StepCall, ...]:
-    """Return the calls of a step as a tuple, or raise a `MeshError` if they are not calls of one step."""
-    is_sequence = isinstance(calls, Iterable)
-    step: tuple[Any, ...] = tuple(calls) if isinstance(calls, Iterable) else (calls,)
-    for call in step:
-        if not is_sequence or not isinstance(call, StepCall):
-            raise MeshError(
-                f"a step must be a sequence of StepCall, but contains {short(call)}",
-                hint="pass the result of Job.step()",
-            )
-    micro_batches = max((call.micro_batches for call in step), default=1)
-    blocks = {call.block: call for call in reversed(step)}
-    for call in step:
-        first = blocks[call.block]
-        if (call.repeats, call.phase) != (first.repeats, first.phase):
-            raise MeshError(
-                f"the calls of block {call.block} differ in repeats or phase: {first.repeats} ({first.phase}) and "
-                f"{call.repeats} ({call.phase})",
-                hint="give them different blocks",
-            )
-        if call.micro_batches not in (1, micro_batches):
-            raise MeshError(
-                f"micro_batches={call.micro_batches} of a call is neither 1 nor the {micro_batches} of the step",
-                hint=f"pass 1 or {micro_batches}",
-            )
-    return step
+    from meshlab.topology.model._presets import ClusterLike
+    from meshlab.topology.placement._placement import Placement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +82,11 @@ class Job:
         Most hosts (NVLink domains) among which the experts of a token are chosen, as by the node-limited routing of
         DeepSeek-V3. By default there is no limit. It reduces the traffic between hosts in predicted times, in which
         every host receives one copy of a token. The calls of `step` are those of NCCL, with a copy per expert.
+    skew : float or sequence of float, default 0.0
+        Popularity of the experts: 0 if all have the same number of tokens, the exponent of a Zipf law over the experts
+        in a random order, or a router's tokens of every expert. The rank with the most tokens of its experts then
+        determines the computation, the memory and the exchange of predicted steps and searches, with consecutive
+        experts on the ranks of ep. The calls of `step` keep the mean size, and `routing` has their traffic.
     expert_hidden : int, optional
         Inner size of an expert. By default that of the feed-forward network.
     shared_experts : int, default 0
@@ -245,7 +150,8 @@ class Job:
     >>> import meshlab as ml
     >>> job = ml.Job.preset("llama3-70b")
     >>> job
-    <Job Llama 3 70B: 70.6 B parameters, 80 layers, hidden 8,192, 1,024 × 8,192 tokens, bfloat16, ZeRO-1>
+    <Job Llama 3 70B: 70.6 B parameters, 80 layers, hidden 8,192, 1,024 × 8,192 tokens, bfloat16, ZeRO-1;
+    next: ml.search(cluster, job)>
     >>> job.micro_batches("pp=4, dp=8, tp=8")
     128
     >>> job.volumes("pp=4, dp=8, tp=8")[["axis", "collective", "size_bytes", "calls"]].tail(2).values.tolist()
@@ -271,6 +177,7 @@ class Job:
     experts: int = 0
     top_k: int = 2
     expert_hosts: int | None = None
+    skew: Skew = 0.0
     expert_hidden: int | None = None
     shared_experts: int = 0
     dense_layers: int = 0
@@ -349,6 +256,14 @@ class Job:
                 f"top_k={self.top_k} exceeds the {self.experts} experts",
                 hint=Hint("use {}", Argument("top_k", self.experts)),
             )
+        set_field(self, "skew", as_skew(self.skew, self.experts))
+        if self.skew:
+            if not self.experts:
+                raise MeshError(
+                    "skew is the popularity of experts, but the job has no experts",
+                    hint=Hint("use {}", Argument("skew", 0)),
+                )
+            shares_of(self.skew, self.experts, self.top_k)  # raises if a token would have an expert twice
         if self.dense_layers > self.layers:
             raise MeshError(
                 f"dense_layers={self.dense_layers} exceeds the {self.layers} layers", hint="pass fewer dense_layers"
@@ -413,7 +328,7 @@ class Job:
         ('global_batch',)
         >>> ml.Job.preset("deepseek-v3", global_batch=4096)
         <Job DeepSeek-V3: 671 B parameters, 37.6 B per token, 61 layers, hidden 7,168, 256 experts (top 8),
-        4,096 × 4,096 tokens, bfloat16, ZeRO-1, selective recomputation>
+        4,096 × 4,096 tokens, bfloat16, ZeRO-1, selective recomputation; next: ml.search(cluster, job)>
         """
         if not isinstance(name, str) or name not in MODELS:
             raise MeshError(
@@ -581,8 +496,9 @@ class Job:
         """Return the communication of one training step, in the order of one micro-batch.
 
         The list follows Megatron-Core with a 1F1B pipeline. Calls of a few bytes, such as those of the loss, and the
-        exchange of tied embeddings are omitted. Tokens are assumed to be spread evenly over experts, and each copy of
-        a token is sent separately; libraries such as DeepEP send one copy per host.
+        exchange of tied embeddings are omitted. Tokens are exchanged in calls of the mean size (`routing` has the
+        traffic of uneven experts), and each copy of a token is sent separately. Libraries such as DeepEP send one copy
+        per host.
 
         Parameters
         ----------
@@ -676,6 +592,51 @@ class Job:
         frame["total_bytes"] = frame["size_bytes"] * frame["calls"]
         return frame[["axis", "collective", "what", "size_bytes", "dtype", "calls", "total_bytes", "overlaps"]]
 
+    def routing(
+        self,
+        mesh: MeshLike | Placement,
+        cluster: ClusterLike | None = None,
+        *,
+        experts: MeshLike | None = None,
+        skew: float | Sequence[float] | Sequence[Sequence[float]] | npt.NDArray[Any] | None = None,
+        copies: Copies | None = None,
+    ) -> Routing:
+        """Return the tokens between the ranks of ep in one layer and micro-batch, and the traffic of their exchange.
+
+        The tokens are expected numbers. Experts are consecutive blocks on the ranks of ep, and `Routing.balanced` has a
+        better placement. Pass ``routing.dispatch`` and ``routing.combine`` to `meshlab.bench` or `meshlab.predict`.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh, str or Placement
+            The mesh, see `step`. A Placement includes the cluster.
+        cluster : Cluster or str, optional
+            The machine, or the name of a preset. Without it, there are no hosts and no links.
+        experts : DeviceMesh or str, optional
+            The expert layout, see `step`.
+        skew : float or array_like, optional
+            Popularity of the experts, by default that of the job: the exponent of a Zipf law, or a router's tokens per
+            expert, or per rank of a group (rows) and expert.
+        copies : {"expert", "rank", "host"}, optional
+            What receives one copy of a token. By default each of its experts, as in calls of NCCL, or each of its hosts
+            if `expert_hosts` limits them and the group has several.
+
+        Raises
+        ------
+        MeshError
+            If the job has no experts, the mesh has no axis for them, or the skew does not match the experts.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> routing = ml.Job.preset("deepseek-v3", skew=0.5).routing("ep=32", ml.preset("dgx-h100", nodes=4))
+        >>> routing
+        <Routing of DeepSeek-V3, ep=32: busiest rank 2.7 times the mean>
+        >>> routing.loads().busiest_nic, routing.balanced(replicas=32).imbalance.__round__(2)
+        ('node0/NIC0', 1.3)
+        """
+        return routing_of(self, mesh, cluster, experts, skew, copies)
+
     def memory(self, mesh: MeshLike, experts: MeshLike | None = None) -> Memory:
         """Return the memory of one rank on the layout of `step`, at the busiest pipeline stage.
 
@@ -728,14 +689,19 @@ class Job:
         parts += [f"{self.layers} layers", f"hidden {self.hidden:,}"]
         if self.experts:
             parts.append(f"{self.experts} experts (top {self.top_k})")
+        if self.skew:
+            parts.append("measured popularity" if isinstance(self.skew, tuple) else f"skew {self.skew:g}")
         parts += [f"{self.global_batch:,} × {self.sequence:,} tokens", self.dtype, f"ZeRO-{self.zero}"]
         return [*parts, *([f"{self.recompute} recomputation"] if self.recompute != "none" else [])]
 
     def __repr__(self) -> str:
-        return f"<Job {self.name + ': ' if self.name else ''}{', '.join(self._parts())}>"
+        return f"<Job {self.name + ': ' if self.name else ''}{', '.join(self._parts())}; next: ml.search(cluster, job)>"
 
     def _repr_html_(self) -> str:
         fields = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("name", "latent")]
+        fields = [
+            (name, "measured" if name == "skew" and isinstance(value, tuple) else value) for name, value in fields
+        ]
         rows = [[name.replace("_", " "), _shown(value)] for name, value in fields]
         return markup.card(self.title, " · ".join(self._parts()), markup.table(["field", "value"], rows))
 
@@ -743,6 +709,10 @@ class Job:
 def _shown(value: object) -> object:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, tuple):  # the tokens of hundreds of experts
+        return "measured"
+    if isinstance(value, float) and value < 100:
+        return f"{value:g}"
     return f"{value:,.0f}" if isinstance(value, int | float) else value
 
 

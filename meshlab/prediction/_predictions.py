@@ -8,26 +8,38 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from meshlab.base import _markup as markup
 from meshlab.base._collectives import COLLECTIVES, MODELLED, usual_collective
-from meshlab.base._errors import BenchError
+from meshlab.base._errors import BenchError, MeshError
 from meshlab.base._forwarding import implementation
-from meshlab.base._units import THIN, format_bandwidth, format_range, format_size, format_time_us
+from meshlab.base._units import (
+    THIN,
+    format_bandwidth,
+    format_range,
+    format_size,
+    format_time_us,
+    parse_sizes,
+)
 from meshlab.comm._catalog import CATALOG
 from meshlab.frames._labels import is_wrong
 from meshlab.frames._schema import is_pair, is_plain
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.mesh._traffic import Traffic, TrafficLike, as_traffic
 from meshlab.plans._plan import Plan
 from meshlab.prediction._calibration import Calibrated, Calibration, Signature, as_calibration, grown, times_by_size
 from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS
-from meshlab.prediction._costs import EXACT_FROM, cost
+from meshlab.prediction._costs import EXACT_FROM, Cost, cost
 from meshlab.prediction._fits import Floats, Ints, ModelTimes
 from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._prediction_text import UNMEASURED, described, evidence_text, spelled
 from meshlab.prediction._published_errors import GroupErrors, PublishedErrors, no_errors
 from meshlab.prediction._tuner import NcclSettings
+from meshlab.prediction._uneven import Uneven
 from meshlab.runs._store import as_results
 from meshlab.topology.model._presets import ClusterLike
+from meshlab.topology.placement._loads import TRAFFIC, check_takes_traffic, link_loads
 from meshlab.topology.placement._placement import Placement, as_placement
 
 if TYPE_CHECKING:
@@ -38,15 +50,6 @@ if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator
     from meshlab.topology.model._cluster import Cluster
 
-
-BASES: Mapping[str, str] = {
-    "calibrated": "measured on these groups",
-    "other collective": "measured with other collectives on these groups, within 25 %",
-    "extrapolated": "measured on fewer ranks, or at other sizes",
-    "published": "measured by others on machines of this class",
-    "formula only": "no run of this class is published",
-}
-"""The evidence for a predicted time, from strong to weak."""
 
 BOUND_FROM = 16 << 20
 """Bandwidths are compared with their bound from this size on, in bytes. Below, latency dominates."""
@@ -59,18 +62,6 @@ _OTHER_SIZES = ((1.01, np.log(1.25)), (4.0, np.log(2.0)))
 
 _MOST_ESTIMATED = 1 << 30
 """NCCL's own estimate needs buffers, so it is limited to this size in bytes."""
-
-_SPELLED = {
-    "collnet_direct": "CollNetDirect",
-    "collnet_chain": "CollNetChain",
-    "nvls": "NVLS",
-    "nvls_tree": "NVLSTree",
-    "pat": "PAT",
-    "ll": "LL",
-    "ll128": "LL128",
-    "simple": "Simple",
-}
-"""NCCL's spelling of its algorithms and protocols, for prose and figures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +76,7 @@ class PredictedLine:
     size_bytes: Floats
     algorithm: tuple[str, ...]  # that NCCL chooses for each size
     protocol: tuple[str, ...]
-    basis: tuple[str, ...]  # the evidence for each time, a key of `BASES`
+    basis: tuple[str, ...]  # the evidence for each time, a key of `meshlab.prediction._prediction_text.BASES`
     latency_us: Floats  # the two parts of the time
     transfer_us: Floats
     band: tuple[Floats, Floats]  # both ends of log(measured / predicted), between which 9 of 10 measured times are
@@ -97,6 +88,8 @@ class PredictedLine:
     above_wire: str = ""  # why busbw may exceed the bandwidth of a wire
     estimate_us: Floats | None = None  # NCCL's own estimates, if there are engines
     sources: tuple[str, ...] = ()  # of the published runs of this class
+    traffic: Traffic | None = None  # of the largest size, None for even calls
+    busiest_nic: str = ""  # with a traffic, such as "node1/NIC3"; empty if nothing leaves a domain
 
     @property
     def groups(self) -> int:
@@ -195,7 +188,8 @@ class Prediction:
             (the hardware's limit and its reason), ``bound_gbs_lo`` (less than ``bound_gbs`` where the hardware's figure
             is uncertain), ``of_bound`` (from 16 MiB on), ``basis`` (calibrated, other collective, extrapolated,
             published, formula only), ``sources`` (of the published runs), ``nccl_estimate_us`` (with engines) and
-            ``constants`` (NCCL version of the model).
+            ``constants`` (NCCL version of the model). With a traffic also ``traffic`` (its name), ``imbalance``, and
+            ``busiest_nic``.
 
         Examples
         --------
@@ -212,6 +206,9 @@ class Prediction:
             facts |= {"nodes": line.nodes or None, "ranks_per_node": line.ranks_per_node or None}
             facts |= {"nccl_estimate_us": line.estimate_us, "constants": self.constants}
             facts["sources"] = ["; ".join(line.sources) if basis == "published" else "" for basis in line.basis]
+            if line.traffic is not None:
+                facts |= {"traffic": line.traffic.name, "imbalance": line.traffic.imbalance}
+                facts["busiest_nic"] = line.busiest_nic
             parts.append(pd.DataFrame(facts))
         kinds = {"nodes": "Int64", "ranks_per_node": "Int64", "size_bytes": "int64", "nccl_estimate_us": "float64"}
         return pd.concat(parts, ignore_index=True).astype(kinds)
@@ -219,8 +216,8 @@ class Prediction:
     def explain(self) -> str:
         """Describe each line in sentences: the links, NCCL's choices, the largest size and the evidence."""
         is_supported = any(basis != "formula only" for line in self.lines for basis in line.basis)
-        lines = [_described(line) + (_evidence(line) if is_supported else "") for line in self.lines]
-        return "\n".join([*lines, *([] if is_supported else [_UNMEASURED]), *self.notes])
+        lines = [described(line) + (evidence_text(line) if is_supported else "") for line in self.lines]
+        return "\n".join([*lines, *([] if is_supported else [UNMEASURED]), *self.notes])
 
     def plot(self, results: Any = None, *, ax: Axes | None = None) -> Axes:
         """Draw time against message size, with bands, bounds and measured points.
@@ -268,7 +265,7 @@ class Prediction:
 
     def __repr__(self) -> str:
         names = ", ".join(dict.fromkeys(f"{line.collective} along {line.axis}" for line in self.lines))
-        return f"<Prediction {self.mesh} on {self.title}: {names}>"
+        return f"<Prediction {self.mesh} on {self.title}: {names}; next: .explain(), .frame(), .plot()>"
 
     def __str__(self) -> str:
         return f"{self.summary()}\n\n{self.explain()}"
@@ -319,67 +316,8 @@ _COLUMNS = (
 )
 """The attributes of a line that are columns of the frame."""
 
-_SIZES_SHOWN, _ROWS_SHOWN, _SOURCES_SHOWN = 5, 60, 3
+_SIZES_SHOWN, _ROWS_SHOWN = 5, 60
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-
-
-def spelled(algorithm: str, protocol: str) -> str:
-    """Write an algorithm and a protocol in NCCL's spelling."""
-    return " ".join(_SPELLED.get(name, name) for name in (algorithm, protocol) if name)
-
-
-def _described(line: PredictedLine) -> str:
-    """Return one line as sentences."""
-    text = f"{line.title}: "
-    if line.nodes:
-        text += "inside one NVLink domain. " if line.nodes == 1 else f"across {line.nodes} NVLink domains. "
-    if len(line.choices) > 1:
-        steps = [f"{name} from {format_size(line.size_bytes[k])}" for k, name in line.choices[1:]]
-        text += f"NCCL takes {line.choices[0][1]}, then {', '.join(steps)}. "
-    elif line.choices:
-        text += f"NCCL takes {line.choices[0][1]}. "
-    band = format_range(format_time_us(line.time_us_lo[-1]), format_time_us(line.time_us_hi[-1]))
-    text += (
-        f"{format_size(line.size_bytes[-1])} takes {format_time_us(line.time_us[-1])} ({band}), "
-        f"{format_bandwidth(line.busbw_gbs[-1])} busbw"
-    )
-    if np.isfinite(line.bound_gbs):
-        share = line.of_bound[-1]
-        text += f"{'' if np.isnan(share) else f', {100 * share:.0f} % of the bound'}. "
-        bound = format_bandwidth(line.bound_gbs)
-        if line.bound_gbs_lo < 0.995 * line.bound_gbs:
-            bound = format_range(format_bandwidth(line.bound_gbs_lo), bound)
-        text += f"The bound is {bound}: {line.bound}"
-    text += "."
-    if line.above_wire:
-        text += f" busbw may exceed the bandwidth of a wire: {line.above_wire}."
-    return text
-
-
-_UNMEASURED = (
-    "No run on a machine of this class is published, so these times are those of the formula alone, and the band is "
-    "that of its errors on other machines."
-)
-
-
-def _evidence(line: PredictedLine) -> str:
-    """Return a sentence about the basis of a line."""
-    bases = [
-        f"{basis} ({BASES[basis]})" + ("" if len(set(line.basis)) == 1 else f" {_range(line, basis)}")
-        for basis in dict.fromkeys(line.basis)
-    ]
-    sources = ""
-    if line.sources:
-        first, others = line.sources[:_SOURCES_SHOWN], len(line.sources) - _SOURCES_SHOWN
-        sources = f" Published runs: {', '.join(first)}{f' and {others} more' if others > 0 else ''}."
-    return f" Basis: {'; '.join(bases)}.{sources}"
-
-
-def _range(line: PredictedLine, basis: str) -> str:
-    sizes = [size for size, of_size in zip(line.size_bytes, line.basis, strict=True) if of_size == basis]
-    return (
-        f"from {format_size(sizes[0])} to {format_size(sizes[-1])}" if len(sizes) > 1 else f"at {format_size(sizes[0])}"
-    )
 
 
 # -- predict -----------------------------------------------------------------------------------------------------------
@@ -396,6 +334,7 @@ def predict(
     calibration: Any = None,
     settings: NcclSettings | None = None,
     engines: Any = None,
+    traffic: TrafficLike | None = None,
 ) -> Prediction:
     """Predict the time of collectives along the axes of a mesh, while all groups of an axis run at the same time.
 
@@ -428,6 +367,11 @@ def predict(
         Settings of NCCL. By default those of the calibration, or NCCL's defaults.
     engines : Engines, optional
         Running NCCL engines with the mesh's world size, which add NCCL's own estimate.
+    traffic : Traffic or str, optional
+        The bytes between the ranks of each group in an all_to_all_v, see `meshlab.Traffic`. By default on the axes
+        whose groups have its number of ranks. A pattern is scaled to every size, which is the mean of all ranks. A
+        matrix of bytes has one size, its largest sum. The busiest link of each kind decides the time, which is that of
+        an all_to_all if all bytes are equal.
 
     Raises
     ------
@@ -436,8 +380,10 @@ def predict(
         If there is neither a cluster nor a calibration.
     TopologyError
         If the cluster has no GPUs, or the bandwidth of its links is unknown.
+        If a collective has no traffic.
     MeshError
         If the mesh does not have an axis.
+        If no axis has groups with the number of ranks of a traffic.
 
     Examples
     --------
@@ -448,8 +394,13 @@ def predict(
     >>> frame = prediction.frame()
     >>> bool((frame["time_us_lo"] < frame["time_us_hi"]).all())
     True
+    >>> skewed = ml.predict("ep=16", "dgx-h100", sizes="256M", traffic=ml.Traffic.zipf(1.2)).frame()
+    >>> skewed[["collective", "bound", "busiest_nic"]].values.tolist()
+    [['all_to_all_v', '1 NIC', 'node0/NIC2']]
     """
     request = _Request.of(mesh, cluster, dtype, calibration, settings)
+    if traffic is not None:
+        return _uneven_prediction(request, as_traffic(traffic), axis, collectives, sizes)
     lines = [
         line
         for name, chosen in _by_axis(request.mesh, axis, collectives, request.source)
@@ -463,6 +414,33 @@ def predict(
     if engines is not None:
         lines = [_with_estimates(line, engines, request.mesh) for line in lines]
     return request.prediction(lines, is_choice=axis is not None or isinstance(collectives, Mapping))
+
+
+def _uneven_prediction(
+    request: _Request, traffic: Traffic, axis: str | Sequence[str] | None, collectives: Any, sizes: Any
+) -> Prediction:
+    """Return the prediction of an all_to_all_v with a traffic, on the axes with its number of ranks."""
+    names = collectives.values() if isinstance(collectives, Mapping) else [collectives]
+    for name in names:
+        check_takes_traffic(name)
+    if request.placement is None:
+        raise BenchError("the prediction of a traffic needs a cluster", hint="pass the name of a preset")
+    chosen = [name for name, _ in _by_axis(request.mesh, axis, collectives, request.source)]
+    groups = [request.mesh[name] for name in chosen]
+    if axis is None and not isinstance(collectives, Mapping):
+        chosen = [part.name for part in groups if traffic.n_ranks in (None, part.size)]
+    if not chosen:
+        parts = " and ".join(f"{part.size} ({part.name})" for part in groups)
+        raise MeshError(
+            f"the traffic {traffic.name!r} is for {traffic.n_ranks} ranks, but the mesh has groups of {parts}",
+            hint="pass a traffic for one of them, or a pattern",
+        )
+    lines = [line for name in chosen for line in request.uneven(name, traffic, sizes)]
+    if not lines:
+        raise BenchError(
+            f"nothing is predicted, because the traffic {traffic.name!r} sends no bytes", hint="pass larger sizes"
+        )
+    return request.prediction(lines, is_choice=axis is not None or traffic.n_ranks is not None)
 
 
 def _is_measured_by(mesh: DeviceMesh, axis: str, source: str) -> bool:
@@ -581,8 +559,43 @@ class _Request(NamedTuple):
         for name, sizes in by_collective.items():
             yield from self._modelled(axis, name, np.array(sorted(sizes), dtype=np.float64), links, of_group)
 
+    def uneven(self, axis: str, traffic: Traffic, sizes: Any) -> Iterator[PredictedLine]:
+        """Yield the lines of an all_to_all_v with a traffic: those of an all_to_all whose links are busy for longer."""
+        placement, n = self.placement, self.mesh[axis].size
+        assert placement is not None  # checked by the caller
+        matrices = [traffic.of(n, size) for size in (parse_sizes(sizes) if traffic.is_pattern else [None])]
+        by_size = {matrix.size_bytes: matrix for matrix in matrices if matrix.size_bytes}
+        if not by_size:
+            return
+        largest = by_size[max(by_size)]
+        links, of_group = GroupLinks.of(placement, axis)
+        factors, row, of_group = Uneven.of(placement, axis, largest, links, of_group)
+        call: dict[str, Any] = {"collective": TRAFFIC, "traffic": largest}
+        call["busiest_nic"] = link_loads(placement, axis, traffic=largest).busiest_nic
+        for line in self._modelled(
+            axis, "all_to_all", np.array(sorted(by_size), dtype=np.float64), links.rows(row), of_group, factors
+        ):
+            yield replace(line, **call)
+
+    def _costs(
+        self, links: GroupLinks, collective: str, size_bytes: Floats, uneven: Uneven | None = None
+    ) -> tuple[Cost, Cost]:
+        """Return the costs with the errors of published runs, and those of the formula, which a calibration scales."""
+        size = size_bytes.astype(np.int64)
+        settings: dict[str, Any] = {"dtype": self.dtype, "settings": self.settings, "uneven": uneven}
+        return (
+            cost(links, collective, size, evidence=self.evidence, **settings),
+            cost(links, collective, size, evidence=no_errors(), **settings),
+        )
+
     def _modelled(
-        self, axis: str, collective: str, size_bytes: Floats, links: GroupLinks, of_group: Any
+        self,
+        axis: str,
+        collective: str,
+        size_bytes: Floats,
+        links: GroupLinks,
+        of_group: npt.NDArray[np.int32],
+        uneven: Uneven | None = None,
     ) -> Iterator[PredictedLine]:
         """Yield one line per signature, from NCCL's model and its calibration."""
         groups = self.mesh[axis]
@@ -592,18 +605,7 @@ class _Request(NamedTuple):
                 f"{collective} has no cost model",
                 hint=f"choose {near}, which is the nearest" if near else f"choose one of {', '.join(MODELLED)}",
             )
-        # A calibration scales the formula alone.
-        all_costs, formula = (
-            cost(
-                links,
-                collective,
-                size_bytes.astype(np.int64),
-                dtype=self.dtype,
-                settings=self.settings,
-                evidence=evidence,
-            )
-            for evidence in (self.evidence, no_errors())
-        )
+        all_costs, formula = self._costs(links, collective, size_bytes, uneven)
         for row in range(len(links)):
             algorithm = tuple(ALGORITHMS[k] for k in all_costs.algorithm[row])
             protocol = tuple(PROTOCOLS[k] for k in all_costs.protocol[row])

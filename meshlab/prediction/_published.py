@@ -1,7 +1,7 @@
 """Published curves: times of collectives that others have measured on their machines, each with its source.
 
-The file ``published_curves.parquet`` next to this module has a row per curve and size: numbers and a citation. A curve
-is a table of one run of one collective. Curves of a site are in a file of the same columns (`site_library`).
+The file ``published_curves.csv.gz`` next to this module has a row per curve and size: numbers and a citation. A curve
+is a table of one run of one collective. Curves of a site are in a Parquet file of the same columns (`site_library`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = npt.NDArray[np.float64]
+
+_LIBRARY = "published_curves.csv.gz"  # no Parquet, which needs pyarrow, and Python in a browser has none
 
 CURVE_COLUMNS = (
     "curve",
@@ -51,6 +53,14 @@ CURVE_COLUMNS = (
 
 ``verdict`` is the word of the source, normal or slow. Most sources have none.
 """
+
+_NUMBERS = {
+    **dict.fromkeys(("gpus_per_node", "nodes", "n_ranks"), "Int32"),
+    "size_bytes": "Int64",
+    **dict.fromkeys(("nic_gbps_per_node", "time_us"), "Float64"),
+    "in_place": "boolean",
+}
+"""The types of the columns that are not texts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +130,7 @@ def read_library(path: Path) -> pd.DataFrame:
 
     try:
         frame = pd.read_parquet(path, dtype_backend="numpy_nullable")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise ParseError(f"cannot read the curves in {path}: {error}") from error
     if missing := set(CURVE_COLUMNS) - set(frame.columns):
         raise ParseError(f"{path} is not a library of curves: it lacks the column {', '.join(sorted(missing))}")
@@ -129,8 +139,11 @@ def read_library(path: Path) -> pd.DataFrame:
 
 @lru_cache(maxsize=1)
 def _packaged_rows() -> pd.DataFrame:
-    with as_file(files("meshlab.prediction").joinpath("published_curves.parquet")) as path:
-        return read_library(path)
+    import pandas as pd
+
+    dtypes = {name: _NUMBERS.get(name, "string") for name in CURVE_COLUMNS}
+    with as_file(files("meshlab.prediction").joinpath(_LIBRARY)) as path:
+        return pd.read_csv(path, dtype=dtypes, keep_default_na=False, na_values=[""])
 
 
 @lru_cache(maxsize=1)

@@ -662,7 +662,8 @@ class Layouts:
     def __repr__(self) -> str:
         count = len(self)
         counted = f"{count:,} layout{'s' * (count != 1)}"
-        return f"<Layouts of {self.job.title} on {self.ranks:,} ranks: {counted}, {self.verdict}>"
+        title = f"<Layouts of {self.job.title} on {self.ranks:,} ranks: {counted}, {self.verdict}"
+        return f"{title}; next: .summary(), .mesh(0), .plot()>"
 
     def _repr_html_(self) -> str:
         header, rows = self._rows(_SHOWN)

@@ -14,6 +14,7 @@ from meshlab.prediction._compute_time import ComputeTime
 from meshlab.prediction._costs import prices
 from meshlab.prediction._group_links import GroupLinks
 from meshlab.prediction._job import Job
+from meshlab.prediction._popularity import exchange_imbalance
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.prediction._volumes import Degrees, Exchange, Sizes, program
 from meshlab.topology.model._cluster import Cluster
@@ -134,7 +135,10 @@ def priced_exchanges(
 
 
 def _sent_copies(links: GroupLinks, row: Sizes, job: Job) -> Floats:
-    """Return the share of a token's copies that are sent if every host, or rank inside NVLink, receives it once."""
+    """Return the share of a token's copies that are sent if every host, or rank inside NVLink, receives it once.
+
+    With a skew, it is the part of the busiest host or rank, relative to the mean share.
+    """
     domains = links.domains[row].astype(float)
     places = np.where(domains > 1, domains, links.n_ranks[row])
     if job.expert_hosts is not None:
@@ -142,7 +146,8 @@ def _sent_copies(links: GroupLinks, row: Sizes, job: Job) -> Floats:
         limit = np.maximum(job.expert_hosts, np.ceil(job.top_k * domains / job.experts))
         places = np.where(domains > 1, np.minimum(domains, limit), places)
     # The experts of a token are spread evenly, so a place has none of them with the probability (1 - 1 / places)^k.
-    return np.asarray(places * (1 - (1 - 1 / places) ** job.top_k) / job.top_k)
+    copies = np.asarray(places * (1 - (1 - 1 / places) ** job.top_k) / job.top_k)
+    return copies * exchange_imbalance(job, links.n_ranks[row], links.domains[row])
 
 
 def step_parts(

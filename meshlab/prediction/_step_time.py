@@ -270,7 +270,7 @@ class StepTime:
         return "\n".join([*lines, self.hardware.basis, CAVEAT])
 
     def __repr__(self) -> str:
-        return f"<StepTime of {self.job.title} on {self.mesh}: {self.verdict}>"
+        return f"<StepTime of {self.job.title} on {self.mesh}: {self.verdict}; next: .explain(), .frame()>"
 
     def _repr_html_(self) -> str:
         rows = [

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from meshlab.base._hints import Argument, Hint
 from meshlab.comm._elements import find_dtype
+from meshlab.prediction._popularity import rank_imbalance
 from meshlab.topology.model._levels import Floats
 
 if TYPE_CHECKING:
@@ -266,7 +267,9 @@ class _Program:
         self.qkv = per_parameter * (job.attention_parameters - job.output_parameters)
         self.core = self.tokens / d.tp * job.attention_flops
         self.ffn = per_parameter * job.ffn_parameters
-        self.routed = per_parameter * job.top_k * job.expert_parameters
+        # The rank with the most popular experts has more tokens than the mean, and all others wait for it.
+        self.busiest = rank_imbalance(job, d.ep)
+        self.routed = per_parameter * job.top_k * job.expert_parameters * self.busiest
         self.shared = per_parameter * (job.shared_experts * job.expert_parameters + job.router_parameters)
         # Exact shards of a layer's parameters.
         attention = job.attention_parameters + 2 * job.hidden
@@ -455,7 +458,7 @@ class _Program:
             yield from self._gather_input(f"{what} of shared experts")
         yield self._call("ep", "all_to_all", elements * (width + scales), what, cover, dtype=dispatch)
         yield shared / 2
-        size = elements * self.bytes * d.etp
+        size = elements * self.bytes * d.etp * self.busiest
         yield self._call("etp", "all_gather", size, what)
         yield routed
         yield self._call("etp", "reduce_scatter", size, what)
@@ -591,12 +594,12 @@ def _saved_bytes(p: _Program, kind: str) -> Floats:
     # A feed-forward network saves the inputs and the output of its activation function.
     per_inner = job.matrices - 1 + (0 if is_selective else 1)
     if kind == "dense":
-        inner = float(per_inner * (job.ffn_hidden or 0))
+        inner: Any = float(per_inner * (job.ffn_hidden or 0))
     else:
         per_expert = per_inner * (job.expert_hidden or 0)
         width = find_dtype(str(job.dispatch_dtype)).itemsize / p.bytes
         copies = width + (0 if is_selective else 1)  # a token before its expert, and the result
-        inner = job.top_k * (copies * job.hidden + per_expert) + job.shared_experts * per_expert
+        inner = job.top_k * (copies * job.hidden + per_expert) * p.busiest + job.shared_experts * per_expert
     by = d.tp if job.sequence_parallel else 1
     return np.asarray(p.tokens * p.bytes * ((attention + inner) / d.tp + outside / by))
 
@@ -605,7 +608,9 @@ def _saved_half(p: _Program, kind: str) -> Floats:
     """Return what PyTorch's selective checkpointing saves: the input, attention, and every other product."""
     job, d = p.job, p.d
     queries = job.heads * job.head_sizes[0] + job.kv_size
-    width = (job.ffn_hidden or 0) if kind == "dense" else (job.top_k + job.shared_experts) * (job.expert_hidden or 0)
+    width: Any = job.ffn_hidden or 0
+    if kind != "dense":
+        width = (job.top_k * p.busiest + job.shared_experts) * (job.expert_hidden or 0)
     products = queries + job.hidden + (job.matrices - 1) * width + job.hidden
     by = d.tp if job.sequence_parallel else 1
     inside = products / 2 + job.heads * job.head_sizes[1]

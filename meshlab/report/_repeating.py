@@ -20,7 +20,7 @@ def repeat_command(run: RunData) -> str:
     sampling = next((name for name in _SAMPLINGS if Sampling.named(name) == plan.sampling), None)
     options = any(getattr(plan, name) not in (default, (default,)) for name, default in OPTIONS.items())
     is_simple = mesh.in_order and not mesh.custom_groups and plan.root == 0 and plan.check
-    if plan.functions or options or sampling is None or not is_simple or len(plan.in_place) > 1:
+    if plan.functions or plan.calls or options or sampling is None or not is_simple or len(plan.in_place) > 1:
         return f'ml.bench(ml.launch({mesh.world_size}, backend="{run.source}"), run.mesh, run.plan).wait()'
     words = [
         "meshlab",

@@ -450,7 +450,7 @@ class Report:
             )
 
     def __repr__(self) -> str:
-        return f"<Report {self.title!r}: {len(self.results):,} results>"
+        return f"<Report {self.title!r}: {len(self.results):,} results; next: .outcome, .save('report.html')>"
 
     def __str__(self) -> str:
         listed = (self._next_step, *self._stage_answers, *self._other_answers)

@@ -20,7 +20,7 @@ import numpy as np
 
 from meshlab.base._documents import parse_json
 from meshlab.base._files import read_file
-from meshlab.base._folders import release, try_lock
+from meshlab.base._locks import release, try_lock
 from meshlab.frames._rows import Columns, Row
 
 _KINDS: dict[str, Any] = {"int64": np.int64, "bool": np.bool_, "object": object}

@@ -106,7 +106,7 @@ _SERIAL_KEYS = re.compile(
 _COLUMN_WORDS = """
 run_id source op dtype mode grouping status mesh_fingerprint when launch
 """
-CLOSED_COLUMNS = frozenset((*_COLUMN_WORDS.split(), *OPTIONS))
+CLOSED_COLUMNS = frozenset((*_COLUMN_WORDS.split(), *OPTIONS)) - {"traffic"}  # whose names users choose
 
 _LISTED = re.compile(r"[^,\[\]]{1,300}(?:\[[^\[\]]{0,2000}\][^,\[\]]{0,100})*")
 _SHORTEST_SERIAL = 5

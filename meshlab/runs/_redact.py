@@ -31,7 +31,7 @@ from meshlab.runs._store import from_document, to_document
 if TYPE_CHECKING:
     import pandas as pd
 
-_MESH_COLUMNS = ("collective", "axis", "group", "concurrent_axis", "concurrent_collective")
+_MESH_COLUMNS = ("collective", "axis", "group", "concurrent_axis", "concurrent_collective", "traffic")
 _LONGEST_COMMAND = 300  # characters before an option
 _TOKEN = re.compile(r"[^\W_][\w.-]*")
 
@@ -262,7 +262,8 @@ def redact(run: RunData, redactor: Redactor | None = None) -> RunData:
     """Return a copy of a run with hashes instead of names. See `RunData.redacted`."""
     redactor = redactor_of(run) if redactor is None else redactor
     document, results, samples = to_document(run), run.results, run.samples
-    mesh, renamed = redactor.mesh(run.mesh, run.plan.functions)
+    traffics = [traffic.name for traffic in run.plan.traffic if traffic is not None]
+    mesh, renamed = redactor.mesh(run.mesh, [*run.plan.functions, *traffics])
     plan = _renamed(run.plan, renamed) if renamed else run.plan
     results, samples = redactor.frame(results, renamed), redactor.frame(samples, renamed)
     if mesh.fingerprint != run.mesh.fingerprint:

@@ -24,6 +24,7 @@ from meshlab.frames._schema import (
     empty_results,
     empty_samples,
     loads_frame,
+    rank_bytes_frame,
     ranks_frame,
 )
 from meshlab.frames._statistics import bandwidth
@@ -493,6 +494,29 @@ class RunData:
         """Return the lateness of each rank in the collectives. See `meshlab.analysis.find_stragglers`."""
         return implementation(RunData.stragglers)(self)
 
+    @property
+    def rank_bytes(self) -> pd.DataFrame:
+        """The bytes that each rank of a group sends and receives in the ``all_to_all_v`` calls of the plan.
+
+        One row per step and rank of a group, with the columns `meshlab.frames.RANK_BYTES`.
+        """
+        rows = []
+        for step in self.steps:
+            if step.traffic is None or (counts := step.all_chunk_counts) is None:
+                continue
+            itemsize = (step.size_bytes or 0) // max(int(counts.sum(axis=0).max()), int(counts.sum(axis=1).max()))
+            fixed = {"run_id": self.run_id, "step": step.index, "axis": step.axis, "traffic": step.traffic}
+            fixed |= {"size_bytes": step.size_bytes, "imbalance": step.imbalance}
+            columns = (counts.sum(axis=1), counts.sum(axis=0), counts.diagonal())
+            for rank, values in enumerate((np.stack(columns, axis=1) * itemsize).tolist()):
+                names = ("sent_bytes", "received_bytes", "self_bytes")
+                rows.append({**fixed, "rank": rank, **dict(zip(names, values, strict=True))})
+        return rank_bytes_frame(rows)
+
+    def traffics(self) -> pd.DataFrame:
+        """Compare uneven traffics with the first one of the run. See `meshlab.analysis.traffics`."""
+        return implementation(RunData.traffics)(self)
+
     def contention(self) -> pd.DataFrame:
         """Compare groups that run together with one group at a time. See `meshlab.analysis.contention`."""
         return implementation(RunData.contention)(self)
@@ -631,7 +655,11 @@ class RunData:
         progress = f"{self.progress.done} of {self.progress.total} steps"
         wrong = ", with WRONG results" if self.alert else ""
         name = f" {self.name!r}" if self.name else ""
-        return f"<{type(self).__name__} {self.run_id}{name}: {self.state}, {progress}, {self.where}{wrong}>"
+        title = f"<{type(self).__name__} {self.run_id}{name}: {self.state}, {progress}, {self.where}{wrong}"
+        return f"{title}; next: {self._next_steps()}>"
+
+    def _next_steps(self) -> str:
+        return ".table(), .plot(), .save(folder)"
 
     def _repr_png_(self) -> bytes | None:
         return implementation(RunData._repr_png_)(self)

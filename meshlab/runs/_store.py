@@ -43,6 +43,7 @@ from meshlab.frames._schema import (
 from meshlab.frames._statistics import bandwidth
 from meshlab.mesh._document import mesh_from_document, mesh_to_document
 from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh._traffic import traffic_from_document, traffic_to_document
 from meshlab.plans._plan import Plan
 from meshlab.runs._journal import GROWING, Journal, is_journal_open, read_journal
 from meshlab.runs._rundata import RunData, State
@@ -512,6 +513,8 @@ def _read_frame(
         trouble, cause = f"cannot be read ({error.strerror or error})", error
     except ParseError as error:
         trouble, cause = "is corrupt", error
+    except BenchError as error:
+        trouble, cause = "cannot be read without pyarrow", error
     try:
         frame = _read_file(folder, csv, columns, n_rows, digests, frame_from_csv)
     except (OSError, ParseError):
@@ -548,18 +551,31 @@ def _read_file(
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
     """Return a plan as plain data, with only the names of the user's functions."""
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    return values | {"sampling": asdict(plan.sampling), "functions": dict.fromkeys(plan.functions)}
+    values["calls"] = [asdict(call) for call in plan.calls]
+    if not plan.calls:  # as in files of earlier versions, which can then be read with these
+        del values["calls"]
+    traffic = [None if traffic is None else traffic_to_document(traffic) for traffic in plan.traffic]
+    return values | {
+        "sampling": asdict(plan.sampling),
+        "functions": dict.fromkeys(plan.functions),
+        "traffic": traffic,
+    }
 
 
 def _plan_from_json(values: dict[str, Any], file: str | None = None) -> Plan:
     renamed = {"groups": "grouping", "beside": "concurrent"}  # names of schema 2
     values = {renamed.get(name, name): value for name, value in values.items()}
-    kinds = get_type_hints(Plan) | {"functions": dict[str, None]}
+    kinds = get_type_hints(Plan) | {"functions": dict[str, None], "traffic": list[Any]}
     unknown = [name for name in values if name not in kinds]
     if unknown:
         raise ParseError(f"unknown choices of the plan: {', '.join(unknown)}"[:200], file=file)
     # Plans of earlier versions have fewer choices.
-    return Plan(**typed_fields(values, kinds, "plan", optional=kinds.keys() - {"collective", "axis"}, file=file))
+    choices = typed_fields(values, kinds, "plan", optional=kinds.keys() - {"collective", "axis"}, file=file)
+    choices["traffic"] = [
+        None if document is None else traffic_from_document(document, file=file)
+        for document in choices.get("traffic", [None])
+    ]
+    return Plan(**choices)
 
 
 def _with_pair_groups(frame: pd.DataFrame, mesh: DeviceMesh) -> pd.DataFrame:

@@ -127,7 +127,7 @@ class Findings(Sequence[Finding]):
         return "\n".join([self.summary, *map(str, self.items)])
 
     def __repr__(self) -> str:
-        return f"<Findings: {self.summary}>"
+        return f"<Findings: {self.summary}; next: .frame()>"
 
     def _repr_html_(self) -> str:
         rows = [[item.severity, item.where, item.message, item.fix] for item in self.items]

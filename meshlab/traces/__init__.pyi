@@ -1,1 +1,2 @@
+from ._live import LiveTrace as LiveTrace
 from ._trace import Trace as Trace

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,96 +29,149 @@ from meshlab.traces._rank_trace import (
 _KINDS = (("coll_perf", "coll"), ("p2p_perf", "p2p"))
 """The objects that describe a call, and the prefix of their fields. Messages exist since NCCL 2.30."""
 
+_LONGEST_US = 1e15
+
+
+class InspectedCall(NamedTuple):
+    """A call of a rank in a communicator, as a line of a log contains it."""
+
+    host: str
+    pid: int | str
+    comm: str  # identifier of the communicator
+    comm_name: str  # empty if the program gave it none
+    position: int | None  # of the rank in the communicator
+    n_ranks: int | None  # of the communicator
+    collective: str | None
+    size_bytes: float  # as nccl-tests counts it, NaN if it is unknown
+    duration_us: float
+    sequence: int  # of this collective in the communicator, -1 if it is unknown
+    dumped_us: float  # since 1970, on the clock of the host
+    peers: tuple[int, int]  # positions of the sender and the receiver of a message, -1 for other calls
+
 
 def is_inspected(document: object) -> bool:
     """Return whether the object of a line is a call that Inspector recorded."""
     return isinstance(document, dict) and "header" in document and any(key in document for key, _ in _KINDS)
 
 
+def inspected_calls(document: Any) -> list[InspectedCall]:
+    """Return the call of a line, or none if it has another kind of object."""
+    if not isinstance(document, dict) or not isinstance(header := document.get("header"), dict):
+        return []
+    calls = []
+    metadata = mapping_or_empty(document.get("metadata"))
+    for key, prefix in _KINDS:
+        call = document.get(key)
+        if not isinstance(call, dict):
+            continue
+        comm, host, pid, position, n_ranks = _place(
+            header.get("id"), header.get("rank"), header.get("n_ranks"), metadata.get("hostname"), metadata.get("pid")
+        )
+        collective = _collective(str(call.get(prefix) or ""))
+        time, name = call.get(f"{prefix}_exec_time_us"), header.get("comm_name")
+        dumped = whole_or_none(metadata.get("dump_timestamp_us"))
+        peers = (-1, -1)
+        if collective in MESSAGES and position is not None:
+            peer = rank_number(call.get("p2p_peer"))
+            if peer is not None:
+                peers = (position, peer) if collective in SENDS else (peer, position)
+        calls.append(
+            InspectedCall(
+                host,
+                pid,
+                comm,
+                "" if name is None or name == "unknown" else str(name),
+                position,
+                n_ranks,
+                collective,
+                _size(collective, whole_or_none(call.get(f"{prefix}_msg_size_bytes")), n_ranks),
+                float(time) if isinstance(time, (int, float)) and 0 < time < _LONGEST_US else np.nan,
+                sequence_number(call.get(f"{prefix}_sn")),
+                float(dumped) if dumped is not None and 0 <= dumped < LATEST_US else np.nan,
+                peers,
+            )
+        )
+    return calls
+
+
+def _place(
+    comm: object, rank: object, n_ranks: object, host: object, pid: object
+) -> tuple[str, str, int | str, int | None, int | None]:
+    """Return the communicator, the host, the process, the position of the rank, and the number of ranks."""
+    try:
+        return _cached_place(comm, rank, n_ranks, host, pid)
+    except TypeError:  # lists or objects
+        return _checked_place(comm, rank, n_ranks, host, pid)
+
+
+def _checked_place(
+    comm: object, rank: object, n_ranks: object, host: object, pid: object
+) -> tuple[str, str, int | str, int | None, int | None]:
+    return str(comm or ""), str(host or ""), key_of(pid), rank_number(rank), rank_number(n_ranks)
+
+
+# The lines of a log repeat a few names, places and sizes.
+_cached_place = lru_cache(maxsize=4096)(_checked_place)
+_collective = lru_cache(maxsize=256)(collective_name)
+
+
+@lru_cache(maxsize=4096)
+def _size(collective: str | None, size: int | None, n_ranks: int | None) -> float:
+    """Return the size as nccl-tests counts it."""
+    # Inspector counts the bytes of one rank's chunk, and multiplies them by the ranks for its bandwidths.
+    facts = COLLECTIVES.get(collective or "")
+    if facts is None:
+        return np.nan
+    return size_in_bytes(facts.name, size, size, n_ranks if facts.has_total_size else 1, 1)
+
+
 def read_calls(documents: Iterable[Any], file: str) -> list[RankTrace]:
     """Return the calls of each rank in a log. A process with several GPUs writes those of several ranks."""
-    processes: dict[tuple[str, Any], list[Mapping[str, Any]]] = {}
+    processes: dict[tuple[str, int | str], list[InspectedCall]] = {}
     for document in documents:
-        if is_inspected(document):
-            metadata = mapping_or_empty(document.get("metadata"))
-            processes.setdefault((str(metadata.get("hostname") or ""), key_of(metadata.get("pid"))), []).append(
-                document
-            )
+        for call in inspected_calls(document):
+            processes.setdefault((call.host, call.pid), []).append(call)
     return [
-        _rank_trace(file, host, rank, world, calls)
+        rank_trace(file, host, rank, world, calls)
         for (host, _), calls_of_process in processes.items()
         for rank, world, calls in _by_rank(calls_of_process)
     ]
 
 
-def _by_rank(documents: list[Mapping[str, Any]]) -> list[tuple[int | None, int | None, list[Mapping[str, Any]]]]:
+def _by_rank(calls: list[InspectedCall]) -> list[tuple[int | None, int | None, list[InspectedCall]]]:
     """Split the calls of a process by its ranks in its largest communicator, which are taken for those of the job."""
-    headers = [mapping_or_empty(document["header"]) for document in documents]
-    places = {(rank_number(header.get("n_ranks")) or 0, rank_number(header.get("rank"))) for header in headers}
+    places = {(call.n_ranks or 0, call.position) for call in calls}
     world = max(n for n, _ in places)
     ranks = sorted(rank for n, rank in places if n == world and rank is not None)
     if len(ranks) < 2:
-        return [(ranks[0] if ranks else None, world or None, documents)]
+        return [(ranks[0] if ranks else None, world or None, calls)]
     # Of a process with several GPUs. The rank in a smaller communicator does not show which GPU it is.
-    return [
-        (rank, world, [item for item, header in zip(documents, headers, strict=True) if header.get("rank") == rank])
-        for rank in ranks
-    ]
+    return [(rank, world, [call for call in calls if call.position == rank]) for rank in ranks]
 
 
-def _rank_trace(
-    file: str, host: str, rank: int | None, world: int | None, documents: list[Mapping[str, Any]]
-) -> RankTrace:
+def rank_trace(file: str, host: str, rank: int | None, world: int | None, calls: Iterable[InspectedCall]) -> RankTrace:
+    """Return the calls of a rank in columns."""
     rows = CallRows()
     index: dict[str, int] = {}
     groups: list[ProcessGroup] = []
-    for document in documents:
-        header = mapping_or_empty(document["header"])
-        name = str(header.get("id") or "")
-        position = rank_number(header.get("rank"))
-        if name not in index:
-            index[name] = len(groups)
-            label = str(header.get("comm_name") or "")
-            n = rank_number(header.get("n_ranks"))
+    for call in calls:
+        if call.comm not in index:
+            index[call.comm] = len(groups)
+            n = call.n_ranks
             # The communicator of all ranks lists them. The others follow from their ranks' files, see `join_ranks`.
-            ranks = tuple(range(n)) if n is not None and n == world and position == rank else ()
-            groups.append(ProcessGroup(name, "" if label == "unknown" else label, ranks, n, position=position))
-        for key, prefix in _KINDS:
-            if isinstance(call := document.get(key), dict):
-                _add(rows, index[name], groups[index[name]].size, position, call, prefix, document)
+            ranks = tuple(range(n)) if n is not None and n == world and call.position == rank else ()
+            groups.append(ProcessGroup(call.comm, call.comm_name, ranks, n, position=call.position))
+        rows.add(
+            call.collective,
+            np.nan,
+            call.duration_us,
+            group=index[call.comm],
+            size_bytes=call.size_bytes,
+            sequence=call.sequence,
+            launch_us=call.dumped_us,
+            peers=call.peers,
+        )
     note = "the log contains durations, and no starts: waits are the differences between the durations of the ranks"
     return RankTrace(
         file, INSPECTOR, rank, world, tuple(groups), rows.columns(), host=host, has_starts=False, notes=(note,)
-    )
-
-
-def _add(
-    rows: CallRows,
-    group: int,
-    n: int | None,
-    rank: int | None,
-    call: Mapping[str, Any],
-    prefix: str,
-    document: Mapping[str, Any],
-) -> None:
-    collective = collective_name(str(call.get(prefix) or ""))
-    facts = COLLECTIVES.get(collective or "")
-    size = whole_or_none(call.get(f"{prefix}_msg_size_bytes"))
-    # Inspector counts the bytes of one rank's chunk, and multiplies them by the ranks for its bandwidths.
-    factor = 1 if facts is None or not facts.has_total_size else n
-    time = call.get(f"{prefix}_exec_time_us")
-    peer = rank_number(call.get("p2p_peer"))
-    peers = (-1, -1)
-    if peer is not None and rank is not None and collective in MESSAGES:
-        peers = (rank, peer) if collective in SENDS else (peer, rank)
-    dumped = whole_or_none(mapping_or_empty(document.get("metadata")).get("dump_timestamp_us"))
-    rows.add(
-        collective,
-        np.nan,
-        float(time) if isinstance(time, (int, float)) and 0 < time < 1e15 else np.nan,
-        group=group,
-        size_bytes=np.nan if facts is None else size_in_bytes(facts.name, size, size, factor, 1),
-        sequence=sequence_number(call.get(f"{prefix}_sn")),
-        launch_us=float(dumped) if dumped is not None and 0 <= dumped < LATEST_US else np.nan,
-        peers=peers,
     )

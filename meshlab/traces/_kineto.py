@@ -21,6 +21,7 @@ from meshlab.traces._rank_trace import (
     MESSAGES,
     NO_INTERVALS,
     PROFILE,
+    SENDS,
     UNEVEN,
     CallRows,
     OtherKernels,
@@ -139,6 +140,7 @@ class _Reader:
             tuple(self.groups),
             rows.columns(),
             host=str(self.root.get("host_name") or ""),
+            gpu=next((str(gpu.get("name") or "") for gpu in objects_in(self.root.get("deviceProperties"))), ""),
             zero_ns=whole_or_none(self.root.get("baseTimeNanoseconds")),
             is_cpu=bool(host_ranges) and not self.kernels,
             compute=merged(self.compute) if self.compute else NO_INTERVALS if self.kernels or self.others else None,
@@ -260,6 +262,7 @@ class _Reader:
             facts = self._facts(_HostCall(item, {}, item.start))
             if len(groups) == 1:
                 facts["group"] = groups[0]
+                facts["peers"] = self._pair(facts["collective"], self.groups[groups[0]].ranks)
                 facts["size_bytes"], _, _ = _size_of_dims(
                     facts["collective"], item.arguments, self.groups[groups[0]].n_ranks
                 )
@@ -338,6 +341,13 @@ class _Reader:
         if all(position < len(ranks) for position in pair):  # positions in the group
             return ranks[pair[0]], ranks[pair[1]]
         return (-1, -1) if group >= 0 else pair
+
+    def _pair(self, collective: str | None, ranks: Sequence[int]) -> tuple[int, int]:
+        """Return the sender and the receiver of a message between this rank and the only other one of its group."""
+        if collective not in MESSAGES or len(ranks) != 2 or self.rank not in ranks:
+            return -1, -1
+        own, other = (int(rank) for rank in sorted(ranks, key=self.rank.__ne__))
+        return (own, other) if collective in SENDS else (other, own)
 
     def _step(self, time: float) -> int:
         """Return the number of the profiler's step at a time of the host, -1 outside all of them."""

@@ -15,7 +15,9 @@ from meshlab.traces._rank_trace import MESSAGES, SENDS, UNEVEN, Column, Floats, 
 
 Flags = npt.NDArray[np.bool_]
 
-_SYNCHRONISING = frozenset(name for name, facts in COLLECTIVES.items() if facts.synchronises)
+SYNCHRONISING = frozenset(name for name, facts in COLLECTIVES.items() if facts.synchronises)
+"""The collectives that no rank leaves before all ranks have entered."""
+
 _SAME = 1.2  # ratio of two spreads of the ends that do not differ
 _MOST_SHIFTS = 64  # calls by which the beginnings of two recordings may differ
 _SIGMA = 1.4826  # standard deviation of a normal distribution, in median absolute deviations
@@ -92,7 +94,7 @@ def match_calls(job: JoinedRanks) -> Matched:
     n_files = np.empty(len(call), dtype=np.int64)
     n_files[runs.order] = np.repeat(runs.counts, runs.counts)
     is_complete = (n_ranks > 1) & (n_files == n_ranks)
-    synchronises = is_complete & names.are_in(_SYNCHRONISING)
+    synchronises = is_complete & names.are_in(SYNCHRONISING)
     start, duration = columns["start_us"], columns["duration_us"]
     clock = np.zeros(len(job.ranks))
     has_starts = all(trace.has_starts for trace in job.ranks)
@@ -211,6 +213,9 @@ def _labels(job: JoinedRanks, names: _Names) -> Integers:
     kind = _codes(np.array([kinds.get(name, name) for name in names.names], dtype=object))[names.codes]
     # The ranks of such a call may have different sizes.
     size = np.where(names.are_in({*UNEVEN, *UNEVEN.values()}), np.nan, job.columns["size_bytes"])
+    is_message = names.are_in(MESSAGES)
+    if np.isnan(size[is_message]).any():  # the receives of Gloo
+        size = np.where(is_message, np.nan, size)
     return kind * (1 << 20) + _codes(np.nan_to_num(size, nan=-1.0))
 
 

@@ -193,6 +193,7 @@ class RankTrace:
     groups: tuple[ProcessGroup, ...]
     calls: Mapping[str, Column]
     host: str = ""
+    gpu: str = ""
     zero_ns: int | None = None  # of the times, since 1970; None if the file does not contain it
     is_cpu: bool = False  # whether the calls are measured on the host, as those of Gloo
     has_starts: bool = True  # whether the starts of calls are those of the transfer, and comparable within the file

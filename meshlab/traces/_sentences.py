@@ -27,7 +27,7 @@ def sentences(trace: Trace, mesh: MeshLike | None, machine: Any) -> Iterator[str
     """Yield the time by axis, late ranks, unusual delays, and what the files do not show."""
     table = trace.by_axis(mesh, steps=False)
     for row in records(table):
-        yield _axis_text(row)
+        yield axis_text(row)
     yield from _delay_texts(trace)
     if machine is not None:
         yield from slow_calls_text(trace.against(machine, mesh))
@@ -62,7 +62,8 @@ def _count(n: float) -> str:
     return f"{n:,.0f} call{'s' * (n != 1)}" if float(n).is_integer() else f"{n:,.1f} calls"
 
 
-def _axis_text(row: dict[str, Any]) -> str:
+def axis_text(row: dict[str, Any]) -> str:
+    """Return a sentence about a row of the table by axis."""
     parts = [f"{_count(row['calls'])}, {bytes_text(row['size_bytes'])}"]
     exposed, hidden, transfer = row["exposed_us"], row["hidden_us"], row["transfer_us"]
     is_split = np.isfinite(transfer)
@@ -91,11 +92,11 @@ def _is_missing(value: object) -> bool:
 def _delay_texts(trace: Trace) -> Iterator[str]:
     delays = trace.delays()
     for row in records(delays.head(_MOST)):
-        step = "" if _is_missing(row["step"]) else f"step {row['step']}: "
-        text = (
-            f"{step}rank {row['rank']} is {format_time_us(row['lateness_us'])} late for a call of {row['collective']}"
+        step = "The" if _is_missing(row["step"]) else f"Step {row['step']}: the"
+        yield (
+            f"{step} host of rank {row['rank']} was idle for {format_time_us(row['idle_us'])} before a call of "
+            f"{row['collective']}, and the rank came {format_time_us(row['lateness_us'])} after the others."
         )
-        yield f"{text[:1].upper()}{text[1:]}. Its host was idle for {format_time_us(row['idle_us'])} before."
     if len(delays) > _MOST:
         yield f"{len(delays) - _MOST:,} more calls are late after an idle host, see delays()."
 

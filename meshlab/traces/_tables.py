@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from meshlab.traces._axes import Place
 from meshlab.traces._joining import JoinedRanks
 from meshlab.traces._matching import Matched
 from meshlab.traces._overlap import hidden_time, longest_idle
-from meshlab.traces._rank_trace import Column, Floats
+from meshlab.traces._rank_trace import Column, Floats, Integers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 GROUP = "_group"
 """The column with the index of the group in the job, until `with_places` replaces it by names."""
 
-_MOSTLY = 0.5  # share of the calls in which a rank that is named comes last
+MOSTLY = 0.5  # share of the calls in which a rank that is named comes last
 _ORDINARY, _UNUSUAL = 0.75, 2.0  # quantile of the gaps of a host, and the multiple of it that is unusual
 _LEAST_GAP_US = 100.0
+_EFFECTS = 0.25, 2.0  # lateness as a multiple of the gap: less if other ranks are late too, more if delays add up
 
 
 def call_frame(job: JoinedRanks, matched: Matched) -> pd.DataFrame:
@@ -98,13 +99,19 @@ def with_places(frame: pd.DataFrame, places: Sequence[Place]) -> pd.DataFrame:
 
 def axis_frame(frame: pd.DataFrame, error_us: float, *, steps: bool) -> pd.DataFrame:
     """Return the time by axis, and by step, of the rows of `call_frame` with places."""
-    import pandas as pd
-
     keys = ["axis", "step"] if steps else ["axis"]
     timed = frame.assign(_late=frame["is_last"] & (frame["lateness_us"] > error_us))
     rows = [
         dict(zip(keys, key, strict=True)) | _totals(part) for key, part in timed.groupby(keys, sort=False, dropna=False)
     ]
+    return totals_frame(rows, keys)
+
+
+def totals_frame(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> pd.DataFrame:
+    """Return totals by axis, and by step, in the order of their times."""
+    import pandas as pd
+
+    steps = "step" in keys
     table = pd.DataFrame(rows, columns=[*keys, *_TOTALS])
     for name in ("n_ranks", "late_rank", "late_calls", "counted_calls", *(["step"] if steps else [])):
         table[name] = table[name].astype("Int64")
@@ -136,7 +143,7 @@ def _totals(part: pd.DataFrame) -> dict[str, Any]:
     late_rank = counts.index[0] if len(counts) else _missing()
     of_rank = part[part["rank"].eq(late_rank)] if len(counts) else part.iloc[:0]
     counted = int(of_rank["lateness_us"].notna().sum())
-    is_named = bool(len(counts)) and counts.iloc[0] > _MOSTLY * counted
+    is_named = bool(len(counts)) and counts.iloc[0] > MOSTLY * counted
     late = of_rank[of_rank["_late"]]["lateness_us"]
     return {
         "n_ranks": part["n_ranks"].max(),
@@ -167,6 +174,14 @@ def _sum(values: pd.Series) -> float:
     return float(np.nansum(numbers)) if np.isfinite(numbers).any() else np.nan
 
 
+def _gaps_of_others(call: Integers, gap: Floats, rows: Integers) -> Floats:
+    """Return the median gap of the other ranks of the call of some rows. The program has a gap that all ranks have."""
+    order = np.argsort(call, kind="stable")
+    first, behind = (np.searchsorted(call[order], call[rows], side=side) for side in ("left", "right"))
+    others = (order[begin:end] for begin, end in zip(first.tolist(), behind.tolist(), strict=True))
+    return np.array([np.median(gap[part[part != row]]) for part, row in zip(others, rows.tolist(), strict=True)])
+
+
 def delay_frame(job: JoinedRanks, matched: Matched) -> pd.DataFrame:
     """Return the calls before which the host of the last rank was idle for unusually long, see `Trace.delays`."""
     import pandas as pd
@@ -184,8 +199,10 @@ def delay_frame(job: JoinedRanks, matched: Matched) -> pd.DataFrame:
         threshold[rows] = max(_LEAST_GAP_US, _UNUSUAL * float(np.quantile(gaps, _ORDINARY)))
     error = np.nan_to_num(matched.end_spread_us)
     lateness = np.nan_to_num(matched.lateness_us, nan=-1.0)
-    is_delay = matched.is_last & (gap > threshold) & (lateness > error) & (gap / 2 < lateness) & (lateness < 2 * gap)
-    rows = np.flatnonzero(is_delay)
+    least, most = _EFFECTS
+    is_late = matched.is_last & (lateness > error) & (least * gap < lateness) & (lateness < most * gap)
+    rows = np.flatnonzero(is_late & (gap > threshold))
+    rows = rows[gap[rows] > _UNUSUAL * _gaps_of_others(matched.call, gap, rows)]
     rows = rows[np.argsort(-gap[rows], kind="stable")]
     groups = job.groups
     return pd.DataFrame(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from meshlab.traces._live import LiveTrace
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
@@ -46,7 +49,7 @@ class Trace:
     >>> import meshlab as ml
     >>> trace = ml.traces.Trace.example()
     >>> trace
-    <Trace: 4 of 4 ranks, 24 calls, profiler trace>
+    <Trace: 4 of 4 ranks, 24 calls, profiler trace; next: .explain(), .by_axis(), .plot()>
     >>> trace.mesh()
     DeviceMesh('dp=2, tp=2')
     """
@@ -79,6 +82,49 @@ class Trace:
 
         return cls(join_ranks(example_ranks()))
 
+    @classmethod
+    def follow(
+        cls,
+        folder: str | os.PathLike[str],
+        mesh: MeshLike | None = None,
+        *,
+        interval_s: float = 1.0,
+        error_us: float = 10.0,
+    ) -> LiveTrace:
+        """Follow the logs of a job that still runs, while NCCL Inspector writes them.
+
+        A thread reads what is new after each interval. A rank is lost if its log stops growing while others of its
+        groups go on, and late if it comes last in more than half of the calls of the last interval. docs/traces.md
+        shows how to switch the plugin on.
+
+        Parameters
+        ----------
+        folder : str or path
+            The folder in which NCCL Inspector writes its logs, ``NCCL_INSPECTOR_DUMP_DIR``. It may still be empty.
+        mesh : DeviceMesh or str, optional
+            The mesh of the job. By default the one that explains its communicators.
+        interval_s : float, default 1.0
+            Time between two looks at the files in seconds, at least 0.05.
+        error_us : float, default 10.0
+            Error of a wait in µs, such as `meshlab.benchmark.late_rank` measures it. A rank that comes last by less is
+            not late.
+
+        Returns
+        -------
+        LiveTrace
+            A context manager with ``by_axis()``, ``sentences()``, ``lost``, ``late`` and ``trace()``.
+
+        Raises
+        ------
+        ParseError
+            If the folder does not exist, or has files but no log of NCCL Inspector.
+        MeshError
+            If the mesh has fewer ranks than the job.
+        BenchError
+            If the interval or the error is invalid.
+        """
+        return implementation(Trace.follow)(folder, mesh, interval_s=interval_s, error_us=error_us)
+
     # -- facts ---------------------------------------------------------------------------------------------------------
 
     @property
@@ -95,6 +141,11 @@ class Trace:
     def world_size(self) -> int | None:
         """Number of ranks of the job, None if the files do not contain it."""
         return self.job.world_size
+
+    @property
+    def gpu(self) -> str | None:
+        """Name of the GPUs, such as ``NVIDIA H200``, None if the files do not contain it."""
+        return next((trace.gpu for trace in self.job.ranks if trace.gpu), None)
 
     @property
     def n_calls(self) -> int:
@@ -248,14 +299,15 @@ class Trace:
         """Return the calls for which a rank was unusually late because its host was idle before it.
 
         Idle means that the host runs no operation and is in no call. The longest gap before a call is unusual if it is
-        longer than twice the upper quartile of these gaps of the rank. The rank was the last, and late by half to
-        twice the gap, so that the gap explains it.
+        longer than twice the upper quartile of these gaps of the rank, and twice the median gap of the other ranks
+        before the call. The rank was the last, and late by a quarter to twice the gap, so that the gap explains it.
 
         Returns
         -------
         pandas.DataFrame
             A row per call, longest gap first: ``call``, ``rank``, ``process_group``, ``collective``, ``step``,
-            ``start_us``, ``lateness_us`` and ``idle_us`` (the gap of the host).
+            ``start_us``, ``lateness_us`` and ``idle_us``. The delay itself is the gap of the host, ``idle_us``, and its
+            effect is ``lateness_us``, which is smaller if the others were late as well.
         """
         return delay_frame(self.job, self._matched)
 
@@ -265,9 +317,9 @@ class Trace:
         Parameters
         ----------
         machine : RunData, path, Calibration, Prediction, or DataFrame
-            Times by size: a run or its folder, a calibration, a prediction, or a table with the columns
-            ``collective``, ``n_ranks``, ``size_bytes`` and ``time_us``. Rows with an ``axis`` belong to that axis, if
-            the trace has it.
+            Times by size: a run or its folder, a calibration, a prediction, published curves (`published`), or a table
+            with the columns ``collective``, ``n_ranks``, ``size_bytes`` and ``time_us``. Rows with an ``axis`` belong
+            to that axis, if the trace has it.
         mesh : DeviceMesh or str, optional
             The mesh of the job. By default that of `mesh`.
 
@@ -277,8 +329,9 @@ class Trace:
             A row per call with a size and a known transfer: ``call``, ``axis``, ``group``, ``collective``,
             ``n_ranks``, ``size_bytes``, ``step``, ``transfer_us`` (of the rank that came last), ``busbw_gbs``,
             ``expected_us`` and ``expected_gbs`` (of the curve, interpolated between its sizes), ``share`` (of the
-            expected bandwidth), and ``is_slow`` (below 80 % of it, by more than `error_us`). Calls beyond the sizes of
-            the curve, or without a curve, have no expectation.
+            expected bandwidth), ``is_slow`` (below 80 % of it, by more than `error_us`), and ``source`` (whose curve it
+            is, missing for those of the machine). Calls beyond the sizes of the curve, or without a curve, have no
+            expectation.
 
         Raises
         ------
@@ -286,6 +339,29 @@ class Trace:
             If the machine has no times, or none of any collective and group size of the trace.
         """
         return compare_with_curve(self.frame(mesh), machine, np.nan_to_num(self.error_us))
+
+    def published(self, gpu: str | None = None) -> pd.DataFrame:
+        """Return the curves that others published for the collectives and group sizes of the job, for `against`.
+
+        They are from the same GPUs, or GPUs with the same NVLink, and from runs on the fewest hosts. Where several runs
+        differ by more than 40 %, `against` has no expectation.
+
+        Parameters
+        ----------
+        gpu : str, optional
+            Name of a GPU, such as ``"H100"``. By default the one in the files.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Rows of `meshlab.analysis.published`.
+
+        Raises
+        ------
+        BenchError
+            If the files do not contain the name of the GPU, or if no published run has such groups.
+        """
+        return implementation(Trace.published)(self, gpu)
 
     # -- words and pictures --------------------------------------------------------------------------------------------
 
@@ -340,7 +416,7 @@ class Trace:
     def __repr__(self) -> str:
         of = f" of {self.world_size:,}" if self.world_size is not None else ""
         count = f"{len(self.job.ranks):,}{of} rank{'s' * (self.world_size != 1)}"
-        return f"<Trace: {count}, {self.n_calls:,} calls, {self.kind}>"
+        return f"<Trace: {count}, {self.n_calls:,} calls, {self.kind}; next: .explain(), .by_axis(), .plot()>"
 
     def __str__(self) -> str:
         header, *rows = axis_rows(self.by_axis(steps=False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import RLock
@@ -14,6 +13,7 @@ from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plots._traces import figure_html, timeline_span
 from meshlab.traces._sentences import axis_rows
 from meshlab.traces._trace import Trace
+from meshlab.widgets._background import in_background
 
 _ZOOMS = {"in": 0.5, "out": 2.0}
 _MOVES = {"earlier": -0.5, "later": 0.5}  # of the window
@@ -72,7 +72,7 @@ class JobTab:
                 with self._lock:
                     self.open(trace, self._machine)
 
-        threading.Thread(target=work, name="meshlab workbench trace", daemon=True).start()
+        in_background(work, "trace")
 
     def _move(self, move: str) -> None:
         """Zoom or move the window of the timeline within its step."""

@@ -17,6 +17,7 @@ from meshlab.plots._style import figure_svg
 from meshlab.runs._listing import list_runs, summarise_run
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import load, relabel, remove
+from meshlab.widgets._background import in_background
 from meshlab.widgets._following import curve_state
 
 _MOST_ROWS = 2000  # of a comparison, which has one row per group and size
@@ -116,7 +117,7 @@ class RunList:
             except MeshlabError as error:
                 self.fail(error)
 
-        threading.Thread(target=work, name=f"meshlab workbench {what}", daemon=True).start()
+        in_background(work, what)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -139,7 +140,7 @@ class RunList:
                 self._saved = rows
                 self._reply({"problem": problem} if problem else {})
 
-        threading.Thread(target=work, name="meshlab workbench runs", daemon=True).start()
+        in_background(work, "runs")
 
     def _label(self, key: str, message: Mapping[str, Any]) -> None:
         """Change the name or the notes of a run, also in its folder."""
@@ -199,7 +200,7 @@ class RunList:
                 answer = {"problem": str(error), "can_force": False, "others": []}
             self._reply({"compared": {**answer, "keys": list(keys)}})
 
-        threading.Thread(target=work, name="meshlab workbench comparison", daemon=True).start()
+        in_background(work, "comparison")
 
 
 def overlaid_lines(runs: Iterable[RunData]) -> dict[str, Line]:

@@ -6,16 +6,15 @@ import sys
 import traceback
 from typing import Any
 
-from meshlab.base._errors import EngineError, brief_explanation
+from meshlab.base._errors import MeshlabError, brief_explanation, page_note
 
 
-def explained_traceback(error: EngineError) -> list[str]:
-    """Return the traceback that IPython would print for any other error, followed by the brief explanation."""
+def explained_traceback(error: MeshlabError) -> list[str]:
+    """Return the traceback that IPython would print for any other error, the brief explanation, and the page to read."""
     shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     lines: list[str] = (
         traceback.format_exception(error)
         if shell is None
         else shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__)
     )
-    explanation = brief_explanation(error)
-    return [*lines, explanation] if explanation else lines
+    return [*lines, *filter(None, (brief_explanation(error), page_note(error)))]

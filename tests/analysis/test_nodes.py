@@ -24,8 +24,9 @@ from meshlab.analysis._nodes import (
     slow_alone,
     slow_parts,
     times_alone,
+    without_waits,
 )
-from meshlab.frames._schema import RESULTS, conform
+from meshlab.frames._schema import RESULTS, SAMPLES, conform
 
 Cost = Callable[[str, str, int, int], float]
 SIZES = (1024, 1 << 20)
@@ -66,6 +67,22 @@ def test_a_slow_host_is_named_alone(n_hosts: int, n_rails: int) -> None:
     hosts = [f"h{k}" for k in range(n_hosts) for _ in range(n_rails)]
     assert parts_of(hosts, usual) == []
     assert parts_of(hosts, slow_host("h1")) == [SlowPart(("h1",))]
+
+
+def test_only_the_faster_rank_of_the_fastest_batch_counts() -> None:
+    hosts = ["h0", "h1", "h2"]
+    results, _ = pairs_of(hosts, usual)
+    messages = results[results["collective"] == "send_recv"].assign(step=range(6))
+    rows = [
+        {"step": step, "src_rank": a, "dst_rank": b, "rank": rank, "batch": batch, "time_us": time}
+        for step, a, b in messages[["step", "src_rank", "dst_rank"]].itertuples(index=False)
+        for rank, times in ((a, (1.0, 400.0, 9_000.0, 70.0)), (b, (1.0, 80.0, 5_000.0, 8_000.0)))
+        for batch, time in enumerate(times)
+    ]
+    samples = conform(pd.DataFrame(rows).assign(launch=0, status="ok", is_warmup=False), SAMPLES)
+    samples.loc[samples["batch"] == 0, "is_warmup"] = True
+    assert without_waits(messages, samples)["min_us"].tolist() == [70.0] * 6
+    assert without_waits(messages, samples[:0])["min_us"].tolist() == messages["min_us"].tolist()
 
 
 def test_up_to_half_of_the_hosts_may_be_slow() -> None:

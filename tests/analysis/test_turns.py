@@ -123,7 +123,7 @@ def test_the_words_on_a_busy_host_are_relative() -> None:
     assert "8 rounds of turns in 20\u2009s, each on new communicators" in comparison.notes
     assert "µs" not in str(comparison)  # the times are those of the scheduler
     assert "b takes 1.35×" in str(comparison)
-    assert repr(comparison).startswith("<TurnComparison of a with b>")
+    assert repr(comparison).startswith("<TurnComparison of a with b; next: .frame(), .plot()>")
     assert "Relative, on a busy host" in comparison._repr_html_()
     assert comparison.reservation.startswith("relative, on a busy host: 4 ranks share")
 

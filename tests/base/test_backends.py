@@ -302,7 +302,10 @@ def test_a_new_backend_touches_at_most_four_modules(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen["engines"] == "<Engines: 4 ranks · sockets of this host, ready>"
+    assert (
+        seen["engines"]
+        == "<Engines: 4 ranks · sockets of this host, ready; next: .verify(mesh), ml.bench(engines, mesh), .close()>"
+    )
     assert seen["groups"] == [True] * 5
     assert seen["reduced"] == [[[1, 3, 5], "sockets"]] * 4
     assert set(seen["status"]) == {"ok"}

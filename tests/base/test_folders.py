@@ -215,10 +215,10 @@ def test_a_writer_that_never_finishes_is_reported(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(meshlab.base._folders, "_PATIENCE_S", 0.1)
     write(tmp_path, "old")
     file = os.open(tmp_path, os.O_RDONLY)
-    assert meshlab.base._folders.try_lock(file)
+    assert meshlab.base._locks.try_lock(file)
     with pytest.raises(BenchError, match="another process is still writing to it"):
         write(tmp_path, "new")
-    meshlab.base._folders.release(file)
+    meshlab.base._locks.release(file)
     assert read(tmp_path) == "old"
     assert names(tmp_path) == {"pointer", "a.bin"}
 

@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--hang", type=float, default=HANG_S, help="seconds that anything but a start may take")
     parser.add_argument("--notice", type=float, default=NOTICE_S, help="seconds until a rank lost in a start is named")
     parser.add_argument("--client", choices=(*CLIENTS, "mixed"), default="mixed", help="the process that is attacked")
+    parser.add_argument("--torch", action="store_true", help="let the ranks call collectives of torch too")
     parser.add_argument("--out", type=Path, help="a file for the rows, .csv or .parquet")
     given = parser.parse_args()
     is_nccl = given.backend == "nccl"
@@ -44,6 +45,7 @@ def main() -> int:
         given.step,
         given.hang,
         notice_s=given.notice,
+        torch=given.torch,
     )
     chosen = {name: tuple(filter(None, getattr(given, name).split(","))) for name in choices}
     if is_nccl and not any(chosen.values()):

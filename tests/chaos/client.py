@@ -28,7 +28,7 @@ from meshlab.base._errors import MeshlabError
 from meshlab.benchmark import _environments as comparing
 from meshlab.benchmark.tuning import _search as tuning
 from meshlab.frames import RunData
-from meshlab.prediction._job import StepCall
+from meshlab.prediction._step_calls import StepCall
 
 __all__ = ["HIT", "REPORTS", "describe_error", "digest", "main", "rows_of", "start_in_kernel"]
 
@@ -83,9 +83,19 @@ def describe_error(error: BaseException) -> dict[str, Any]:
 def work(comm: Any, trigger: str, kind: str, culprit: int) -> None:
     """Call a collective. If the trigger exists, one rank does something else instead."""
     if not os.path.exists(trigger) or comm.world_rank != culprit:  # noqa: PTH110 - called in a timed loop
+        call_torch()
         comm.all_reduce(comm.xp.ones(64))
         return
     misbehave(comm, trigger, kind)
+
+
+def call_torch() -> None:
+    """Call a collective of torch, if the engines have opened its default process group."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_initialized():
+        data = torch.ones(64)
+        torch.distributed.all_reduce(data)
+        assert data[0] == torch.distributed.get_world_size()
 
 
 def misbehave(comm: Any, trigger: str, kind: str) -> None:
@@ -199,6 +209,8 @@ class Client:
             options["env"] = self._settings["env"]
         self._engines = None
         self._engines = ml.launch(self._settings["ranks"], **options)
+        if self._settings.get("torch"):
+            self._engines.torch(self._mesh)
         return self.describe()
 
     def describe(self) -> dict[str, Any]:

@@ -74,6 +74,8 @@ class Settings:
         The time that processes and files get to go away, in seconds.
     notice_s : float, default 2
         The time in which the death of a rank that is being started has to raise, in seconds.
+    torch : bool, default False
+        Whether the ranks call collectives of torch too.
     """
 
     backend: str = "mpi"
@@ -86,6 +88,7 @@ class Settings:
     hang_s: float = HANG_S
     gone_s: float = 10.0
     notice_s: float = NOTICE_S
+    torch: bool = False
 
     @property
     def mesh(self) -> str:
@@ -121,7 +124,7 @@ class ClientProcess:
         self._stacks = folder / "stacks"
         options = {
             name: getattr(settings, name)
-            for name in ("backend", "ranks", "devices", "env", "deadline_s", "timeout_s", "step_s", "mesh")
+            for name in ("backend", "ranks", "devices", "env", "deadline_s", "timeout_s", "step_s", "mesh", "torch")
         }
         self._errors = (folder / "stderr").open("ab")
         self.events: list[dict[str, Any]] = []

@@ -61,3 +61,12 @@ def test_random_faults_of_ranks_without_mpi(gloo_engines: ml.Engines) -> None:
     seed, backend = int(os.environ.get("MESHLAB_SEED", "1")), gloo_engines.backend
     faults = draw_all(seed, 50, backend=backend, ranks=2, client="mixed")
     assert_all_good(Settings(backend, 2, **PATIENT), faults, seed)
+
+
+@pytest.mark.full
+def test_a_few_random_faults_in_calls_of_torch(gloo_engines: ml.Engines) -> None:
+    # A rank that is killed, one that raises, and one that stays away while the others wait in torch.
+    seed, backend = 6, gloo_engines.backend
+    chosen = {"kinds": ("kill", "raise", "stay_away"), "targets": ("rank",), "moments": ("call",)}
+    faults = draw_all(seed, 3, backend=backend, ranks=2, **chosen)
+    assert_all_good(Settings(backend, 2, torch=True, **PATIENT), faults, seed)

@@ -186,7 +186,10 @@ def test_a_run_that_loses_a_rank_keeps_its_rows_and_can_be_resumed(
     monkeypatch.setattr(ml.Run, "wait", wait)
     command = "bench --mesh tp=2 --sizes 1K --seconds 0.02 --backend threads"
     assert main(shlex.split(command)) == 1
-    assert capsys.readouterr().err == "meshlab: rank 1 was killed by signal 9; run the command again\nthe log\n"
+    assert (
+        capsys.readouterr().err
+        == "meshlab: rank 1 was killed by signal 9; run the command again\nthe log\nmore: meshlab docs hangs\n"
+    )
     assert main([*shlex.split(command), "--out", str(tmp_path / "run")]) == 1
     assert f"continue with meshlab bench --resume {tmp_path / 'run'}\n" in capsys.readouterr().err
     assert len(ml.Run.load(tmp_path / "run").results) == 1

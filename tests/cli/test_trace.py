@@ -25,6 +25,13 @@ def test_the_time_by_axis_is_printed(files: list[str], capsys: pytest.CaptureFix
     assert "step" in capsys.readouterr().out
 
 
+def test_calls_are_compared_with_published_curves(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", *files, "--published", "H100"]) == 0
+    assert "of published curves (2 of 2 calls): DigitalOcean" in capsys.readouterr().out
+    assert main(["trace", *files, "--published"]) == 2
+    assert "does not contain the name of its GPUs" in capsys.readouterr().err
+
+
 def test_a_report_and_a_table_are_written(files: list[str], tmp_path: Path) -> None:
     assert main(["trace", *files, "-o", str(tmp_path / "job.html")]) == 0
     page = (tmp_path / "job.html").read_text()
@@ -38,3 +45,18 @@ def test_a_file_without_calls_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     (path,) = write(tmp_path, document([]))
     assert main(["trace", str(path)]) == 2
     assert "contains no collective" in capsys.readouterr().err
+
+
+def test_a_trace_is_replayed(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "replay.csv"
+    assert main(["trace", *files, "--replay", "--gaps", "--backend", "threads", "-o", str(out)]) == 0
+    printed = capsys.readouterr().out.replace("\N{THIN SPACE}", " ")
+    assert "2 calls of 4 MiB were made again in their order. No verdict on times: 2 ranks are threads" in printed
+    assert "late ranks cost" in printed
+    assert pd.read_csv(out)[["calls", "n_wrong"]].to_numpy().tolist() == [[2, 0]]
+    assert main(["trace", *files, "--gaps"]) == 2
+    assert "add --replay" in capsys.readouterr().err
+    assert main(["trace", *files, "--replay", "--buffers", "symmetric", "--backend", "threads"]) == 2
+    assert "threads has only plain buffers" in capsys.readouterr().err
+    assert main(["trace", *files, "--replay", "-o", str(tmp_path / "job.html")]) == 2
+    assert "must end in .csv with --replay" in capsys.readouterr().err

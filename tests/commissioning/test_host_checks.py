@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +49,9 @@ def test_the_network_of_nccl_follows_its_rules(chosen: str, rdma: list[str], nam
     assert network_of("nccl", facts, "") == network
 
 
-def test_hosts_of_a_scheduler_are_rejected_with_a_fix() -> None:
-    with pytest.raises(EngineError, match="the hosts are checked over ssh; pass their names, such as ssh:node0"):
+def test_hosts_of_a_scheduler_need_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineError, match=r"hosts='slurm' needs srun, which this host does not have; start it on"):
         check_hosts("slurm --nodes=2")
+    with pytest.raises(EngineError, match="the checks of hosts need ssh, which is not installed"):
+        check_hosts("node01")

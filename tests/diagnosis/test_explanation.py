@@ -183,7 +183,7 @@ def test_a_long_paste_does_not_become_a_long_page() -> None:
 def test_an_empty_explanation_has_all_faces() -> None:
     explanation = ml.explain("dp=2, tp=4")
     assert explanation.mesh == ml.DeviceMesh("dp=2, tp=4")
-    assert repr(explanation) == "<Explanation: no problem found>"
+    assert repr(explanation) == "<Explanation: no problem found; next: print(…), .frame(), .to_markdown()>"
     Elements(explanation._repr_html_())
     assert explanation.frame().empty
 

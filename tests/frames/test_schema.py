@@ -24,8 +24,8 @@ from meshlab.frames._statistics import bandwidth
 
 DESIGN = {
     "results": """run_id launch step source collective op dtype root in_place mode
-        buffers algorithm protocol min_ctas max_ctas cta_policy alignment_bytes n_aggregated axis group grouping
-        concurrent_axis concurrent_collective src_rank dst_rank n_ranks count size_bytes
+        buffers algorithm protocol min_ctas max_ctas cta_policy alignment_bytes n_aggregated traffic axis group grouping
+        concurrent_axis concurrent_collective src_rank dst_rank n_ranks count size_bytes imbalance
         n_samples calls time_us time_us_lo time_us_hi p95_us p99_us min_us max_us skew_us alignment_us n_modes
         trend algbw_gbs busbw_gbs n_wrong status stop_reason mesh_fingerprint process_set""",
     "samples": """run_id launch step axis grouping concurrent_axis group src_rank dst_rank rank batch block

@@ -11,7 +11,8 @@ import pytest
 import meshlab as ml
 from meshlab.benchmark.rehearsal._rehearsal import Rehearsal
 from meshlab.comm.backends._cuda_parts import find_cublas
-from meshlab.prediction._job import Job, StepCall
+from meshlab.prediction._job import Job
+from meshlab.prediction._step_calls import StepCall
 
 LAYERS, TP_BYTES, GRADIENT_BYTES = 6, 64 << 20, 256 << 20
 

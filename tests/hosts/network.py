@@ -202,10 +202,11 @@ class Host:
         self.run(["ip", "route", "add", "default", "via", f"{_NETWORK}.1"], check=True)
 
     def shape(self, *parameters: str) -> None:
-        """Delay or limit what this host sends, such as ``"delay", "10ms"`` or ``"rate", "50mbit"``, or no more."""
+        """Limit what this host sends, such as ``"rate", "50mbit"``, or no more."""
         self.run(["tc", "qdisc", "del", "dev", INTERFACE, "root"])
         if parameters:
-            self.run(["tc", "qdisc", "add", "dev", INTERFACE, "root", "netem", *parameters], check=True)
+            limits = ["tbf", *parameters, "burst", "64kb", "latency", "500ms"]
+            self.run(["tc", "qdisc", "add", "dev", INTERFACE, "root", *limits], check=True)
 
     def processes(self, text: str = "") -> list[str]:
         """Return the command lines of this host's processes that contain a text, without those that keep the host."""
@@ -306,14 +307,32 @@ class Hosts(Mapping[str, Host]):
         if switched.returncode:
             raise HostError(f"the bridge: {switched.stderr}")
 
+    def _start_on_switch(self, command: Sequence[str]) -> subprocess.Popen[str]:
+        assert self._switch is not None
+        entered = ["nsenter", "-t", str(self._switch.pid), "-n", "--", *command]
+        return subprocess.Popen(entered, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    @contextlib.contextmanager
+    def delay(self, name: str, milliseconds: float) -> Iterator[None]:
+        """Delay every packet that a host sends."""
+        port = f"port{self._names.index(name)}"
+        process = self._start_on_switch(
+            [sys.executable, str(Path(__file__).with_name("delay.py")), port, str(milliseconds)]
+        )
+        assert process.stdout is not None
+        try:
+            if process.stdout.readline() != "ready\n":
+                raise HostError(f"the delay of {name}: {process.communicate()[1]}")
+            yield
+        finally:
+            process.terminate()
+            process.communicate()
+
     @contextlib.contextmanager
     def capture(self, file: Path, *expression: str) -> Iterator[None]:
         """Record all packets that pass through the bridge, as `tcpdump` writes them."""
-        assert self._switch is not None
         command = ["tcpdump", "-i", "br0", "-U", "-Z", "root", "-w", str(file), *expression]
-        process = subprocess.Popen(
-            ["nsenter", "-t", str(self._switch.pid), "-n", "--", *command], stderr=subprocess.PIPE, text=True
-        )
+        process = self._start_on_switch(command)
         assert process.stderr is not None
         process.stderr.readline()  # "listening on br0", or why not
         try:

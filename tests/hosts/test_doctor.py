@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests.hosts.network import INTERFACE, Hosts
+from tests.hosts.network import INTERFACE, Hosts, end_tree, wait_until
+from tests.hosts.slurm import Slurm
 from tests.hosts.sshd import accept_keys, refuse_keys
 
 pytestmark = pytest.mark.full
 
 
-def doctor(hosts: Hosts, *arguments: str) -> subprocess.CompletedProcess[str]:
-    done = hosts["login"].run(["env", "COLUMNS=300", "meshlab", "doctor", *arguments])
+def doctor(hosts: Hosts, *arguments: str, begin: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    done = hosts["login"].run(["env", "COLUMNS=300", *begin, "meshlab", "doctor", *arguments])
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
 
-def test_hosts_that_can_work_together_pass(ssh: Hosts) -> None:
-    done = doctor(ssh, "--hosts", "ssh:h[1-3]", "--folder", str(ssh.shared))
-    lines = [line.split(None, 2) for line in done.stdout.splitlines()]
-    assert done.returncode == 0, done.stdout
-    assert {line[0] for line in lines} == {"ok"}
+def assert_all_is_well(hosts: Hosts, output: str, names: str) -> None:
+    """Check the report on three hosts without problems."""
+    lines = [line.split(None, 2) for line in output.splitlines()]
+    assert {line[0] for line in lines} == {"ok"}, output
+    assert re.findall(rf"{names} (h\d)  +answers after .* s as (h\d)", output) == [
+        (f"h{k}", f"h{k}") for k in (1, 2, 3)
+    ]
     texts = {line[1]: line[2] for line in lines}
     assert texts["names"] == "every host knows the names of the others"
     assert texts["routes"] == f"all 6 paths between hosts go over {INTERFACE}"
@@ -31,8 +36,56 @@ def test_hosts_that_can_work_together_pass(ssh: Hosts) -> None:
     assert texts["mtu"] == "1500 on all hosts, and large messages arrive"
     assert texts["nccl"] == texts["gloo"] == f"network: {INTERFACE}"
     assert texts["clocks"].startswith("within ")
-    assert texts["folder"] == f"all hosts see {ssh.shared}"
+    assert texts["folder"] == f"all hosts see {hosts.shared}"
     assert texts["versions"].endswith("on all hosts, with the same packages")
+
+
+def test_hosts_that_can_work_together_pass(ssh: Hosts) -> None:
+    done = doctor(ssh, "--hosts", "ssh:h[1-3]", "--folder", str(ssh.shared))
+    assert_all_is_well(ssh, done.stdout, "ssh")
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("begin", [(), ("salloc", "-N3", "-n3")], ids=["login", "allocation"])
+def test_hosts_of_slurm_are_checked_without_ssh(hosts: Hosts, slurm: Slurm, begin: tuple[str, ...]) -> None:
+    done = doctor(hosts, "--hosts", "slurm" if begin else "slurm --nodes=3", "--folder", str(hosts.shared), begin=begin)
+    assert_all_is_well(hosts, done.stdout, "srun")
+    assert done.returncode == 0
+    wait_until(lambda: not slurm.jobs())
+    assert not any(host.processes("_host_probe") for host in hosts.values())
+
+
+def test_problems_of_hosts_of_slurm_are_named(hosts: Hosts, slurm: Slurm) -> None:
+    prefix = Path(sys.executable).parent
+    empty = hosts.shared / "empty"
+    empty.mkdir(exist_ok=True)
+    hosts["h2"].run(["mount", "--bind", str(empty), str(prefix)], check=True)
+    try:
+        done = doctor(hosts, "--hosts", "slurm --nodes=3", "--folder", "/tmp/only-here")
+    finally:
+        hosts["h2"].run(["umount", str(prefix)], check=True)
+    assert re.search(rf"^broken +srun h2 +there is no {prefix}/python\d*$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^broken +folder +h1 does not see /tmp/only-here, and 1 more$", done.stdout, re.MULTILINE)
+    assert done.returncode == 1
+    for options, text in {"--partition=nope": "artition", "--nope": "unrecognized option"}.items():
+        done = doctor(hosts, "--hosts", f"slurm {options}")
+        assert text in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert done.returncode == 2
+    wait_until(lambda: not slurm.jobs())
+
+
+@pytest.mark.parametrize("signal", ["INT", "KILL"])
+def test_the_hosts_of_slurm_are_released_when_the_check_ends(hosts: Hosts, slurm: Slurm, signal: str) -> None:
+    command = hosts["login"].start(["meshlab", "doctor", "--hosts", "slurm --nodes=3"])
+    try:
+        wait_until(lambda: bool(hosts["h2"].processes("_host_probe")))
+        hosts["login"].run(["pkill", f"-{signal}", "-f", "meshlab doctor"], check=True)
+        command.communicate(timeout=30)
+    finally:
+        end_tree(command)
+    wait_until(lambda: not slurm.jobs())
+    assert not any(host.processes("_host_probe") for host in hosts.values())
 
 
 def test_every_problem_of_a_host_is_one_sentence_with_its_fix(ssh: Hosts) -> None:

@@ -95,7 +95,10 @@ def test_the_card_shows_counts_per_axis() -> None:
     html = DeviceMesh("dp=2, tp=4").diff(DeviceMesh("dp=4, tp=2"))._repr_html_()
     assert "8 of 8 ranks change groups" in html
     assert "different peers" in html
-    assert repr(DeviceMesh("dp=2").diff(DeviceMesh("dp=2"))) == "<MeshDiff dp=2 → dp=2: the meshes are equal>"
+    assert (
+        repr(DeviceMesh("dp=2").diff(DeviceMesh("dp=2")))
+        == "<MeshDiff dp=2 → dp=2: the meshes are equal; next: .frame()>"
+    )
 
 
 def test_arrays_of_a_difference_are_read_only() -> None:

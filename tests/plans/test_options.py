@@ -25,7 +25,9 @@ def test_the_options_have_the_same_names_everywhere() -> None:
     names = list(OPTIONS)
     assert names == list(OptionArguments.__annotations__) == [item.name for item in fields(PlannedOptions)]
     assert set(DEFAULTS) == set(PlanArguments.__annotations__)
-    assert set(DEFAULTS) | {"collective", "axis", "sizes", "functions"} == {item.name for item in fields(ml.Plan)}
+    assert set(DEFAULTS) | {"collective", "axis", "sizes", "functions", "calls"} == {
+        item.name for item in fields(ml.Plan)
+    }
 
 
 def test_the_arguments_of_a_plan_are_in_the_signature_and_the_documentation_of_a_benchmark() -> None:

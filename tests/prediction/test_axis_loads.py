@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -133,3 +134,73 @@ def test_without_a_cost_model_a_ring_is_assumed() -> None:
     for axis in ("dp", "tp"):
         found = loads(placement, axis, collective="all_reduce")
         assert (found.algorithm, found.is_assumed) == ("ring", True)
+
+
+# -- uneven traffic ----------------------------------------------------------------------------------------------------
+
+
+def drawn_cluster(data: st.DataObject, nodes: int) -> ml.Cluster:
+    name, fault = data.draw(st.sampled_from(MODELLED)), data.draw(st.sampled_from(FAULTS))
+    try:
+        return cluster_of(name, nodes, fault)
+    except TopologyError:  # a host with one NIC has no second one to lose
+        return cluster_of(name, nodes, "healthy")
+
+
+def random_traffic(rng: np.random.Generator, n: int) -> ml.Traffic:
+    """A matrix with ranks that send or receive nothing, and with a hot pair."""
+    matrix = rng.exponential(size=(n, n)) ** rng.choice([1.0, 3.0]) * (1 << 24)
+    matrix[rng.random((n, n)) < rng.choice([0.0, 0.5, 0.9])] = 0
+    if rng.random() < 0.5:
+        matrix[rng.integers(n)] = 0
+        matrix[:, rng.integers(n)] = 0
+    if rng.random() < 0.5:
+        matrix[rng.integers(n), rng.integers(n)] = 1 << 30
+    return ml.Traffic.matrix(matrix)
+
+
+@settings(max_examples=examples(120), deadline=None)
+@given(data=st.data())
+def test_no_link_is_busier_than_the_predicted_call_with_any_traffic(data: st.DataObject) -> None:
+    nodes = data.draw(st.sampled_from([1, 2, 3, 4, 6, 16]))
+    cluster = drawn_cluster(data, nodes)
+    n = cluster.n_devices
+    inner = data.draw(st.sampled_from([size for size in (1, 2, 3, 4, 7, 8, 16, n) if size <= n]))
+    size = data.draw(
+        st.sampled_from([size for size in (2, 3, 4, 8, 16, 32, n // inner) if 1 < size * inner <= n] or [1])
+    )
+    placement = place(DeviceMesh((max(n // inner // size, 1), size, inner), ("dp", "ep", "tp")), cluster)
+    traffic = random_traffic(np.random.default_rng(data.draw(st.integers(0, 1 << 20))), size)
+    if size == 1 or not (traffic.total_bytes - int(traffic.self_bytes.sum())):
+        return
+    frame = ml.predict(placement, axis="ep", traffic=traffic).frame()
+    of_links = loads(placement, "ep", traffic=traffic)
+    for link in of_links.links:
+        longest = float(link.seconds[np.isfinite(link.seconds)].max(initial=0.0))
+        assert longest <= frame["time_us"].max() * 1e-6 * (1 + 1e-6), link.name
+    assert (frame["time_us"] * 1e-6 * (1 + 1e-6) >= of_links.volume_bytes / 1e12).all()
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(data=st.data())
+def test_an_even_traffic_has_exactly_the_figures_of_an_all_to_all(data: st.DataObject) -> None:
+    nodes = data.draw(st.sampled_from([1, 2, 3, 4]))
+    cluster = drawn_cluster(data, nodes)
+    n = cluster.n_devices
+    inner = data.draw(st.sampled_from([size for size in (1, 2, 3, 8) if 2 * size <= n] or [1]))
+    size = n // inner
+    if size == 1:
+        return
+    placement = place(DeviceMesh((size, inner), ("ep", "tp")), cluster)
+    sizes = [64 * size, size << 20, size << 28]
+    without = ml.predict(placement, collectives={"ep": "all_to_all"}, sizes=sizes).frame()
+    even = ml.predict(placement, axis="ep", traffic=ml.Traffic.even(), sizes=sizes).frame()
+    columns = [name for name in without if name != "collective"]
+    pd.testing.assert_frame_equal(without[columns], even[columns], check_exact=True)
+    before = loads(placement, "ep", collective="all_to_all", size=size << 20)
+    after = loads(placement, "ep", traffic=ml.Traffic.even(), size=size << 20)
+    assert (before.state, before.limit, before.size_bytes) == (after.state, after.limit, after.size_bytes)
+    for link, same in zip(before.links, after.links, strict=True):
+        assert np.array_equal(link.groups, same.groups)
+        assert np.array_equal(link.bytes, same.bytes)
+        assert np.array_equal(link.gbs, same.gbs, equal_nan=True)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from meshlab.base._errors import MeshError
-from meshlab.prediction._job import Job, StepCall
+from meshlab.prediction._job import Job
 from meshlab.prediction._models import MODELS
+from meshlab.prediction._step_calls import StepCall
 from meshlab.prediction._volumes import nearest_divisor
 
 GPT: dict[str, Any] = {

@@ -9,7 +9,7 @@ import meshlab as ml
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
 from meshlab.prediction._costs import cost
 from meshlab.prediction._group_links import GroupLinks
-from meshlab.prediction._predictions import spelled
+from meshlab.prediction._prediction_text import spelled
 from meshlab.prediction._tuner import NcclSettings
 
 

@@ -13,8 +13,9 @@ import meshlab as ml
 from meshlab.base._errors import MeshError, TopologyError
 from meshlab.prediction._call_prices import price
 from meshlab.prediction._candidates import AXES
-from meshlab.prediction._job import Job, StepCall
+from meshlab.prediction._job import Job
 from meshlab.prediction._search import Layouts, search
+from meshlab.prediction._step_calls import StepCall
 from meshlab.prediction._step_parts import COMPONENTS
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Node

@@ -290,7 +290,7 @@ def test_a_redacted_report_of_a_folder_has_no_host_names(make_results, tmp_path)
 
 def test_the_repr_is_short_and_the_html_repr_shows_verdict_and_curves(run):
     report = Report(run)
-    assert repr(report) == "<Report 'Collectives on dp=2, tp=2': 64 results>"
+    assert repr(report) == "<Report 'Collectives on dp=2, tp=2': 64 results; next: .outcome, .save('report.html')>"
     assert report._repr_html_().count("<svg") == 2
     assert "All 64 results are correct." in report._repr_html_()
 

@@ -91,6 +91,7 @@ ELSEWHERE = {
     "an axis of the environment": "/home/sybil",
     "a password in the environment": "swordfish",
     "a setting of the tuning": "tok-tuning-77",
+    "a traffic": "zebra7",
 }
 SECRETS = sorted({text.lower() for text in (*IN_LOG.values(), *ELSEWHERE.values())})
 
@@ -100,12 +101,18 @@ def planted_run(make_results: Any) -> RunData:
     results = make_results("dp=2, tp=2", axes=("tp",), exponents=(10, 12), collectives=("all_reduce",))
     results["mesh_fingerprint"] = mesh.fingerprint
     custom = results.head(1).assign(axis="zebra7_ranks", group="zebra7_ranks")
+    custom["traffic"] = "routed-on-zebra7"
     failed = results.tail(1).assign(status="failed", stop_reason="rank 0 on kudu5: OSError: kudu5 and KUDU5 failed")
     results = pd.concat([results, custom, failed], ignore_index=True)
     where = "4 ranks · MPI on zebra7"
     results.attrs = {"where": where, "note": "by walter@zebra7", "environment": {"NCCL_TOPO_FILE": "/home/sybil/t.xml"}}
     return RunData(
-        ml.Plan("all_reduce", "tp", sizes="1K, 4K"),
+        ml.Plan(
+            "all_reduce, all_to_all_v",
+            "tp",
+            sizes="1K, 4K",
+            traffic=ml.Traffic.matrix([[0, 16], [16, 0]]).named("routed-on-zebra7"),
+        ),
         mesh,
         run_id="r1",
         source="mpi",

@@ -279,5 +279,5 @@ def test_findings_as_text_table_and_html() -> None:
     assert str(found).splitlines()[1].startswith("error: n0: GPU2 has no NVLink, but")
     assert found.frame()["code"].tolist() == ["off-fabric"]
     assert "fabric manager" in found._repr_html_()
-    assert repr(found) == "<Findings: 1 error in 8 devices of 1 node>"
+    assert repr(found) == "<Findings: 1 error in 8 devices of 1 node; next: .frame()>"
     assert next(iter(found)) is found[0]

@@ -209,24 +209,45 @@ def test_time_by_axis_is_that_of_an_average_rank() -> None:
     assert by_step.groupby("axis")["transfer_us"].sum()["dp"] == pytest.approx(table.loc["dp", "transfer_us"])
 
 
-def test_a_host_that_is_idle_before_a_late_call_is_named(tmp_path: Path) -> None:
-    starts = [[1000.0 * k for k in range(1, 21)], [1000.0 * k + 10.0 for k in range(1, 21)]]
-    starts[1][12] += 700.0
+def with_idle_hosts(starts: list[list[float]], gaps: dict[tuple[int, int], float]) -> list[dict[str, Any]]:
+    """Return traces in which each host runs an operation until 20 µs, or another gap, before each call."""
     documents = trace_of(starts)
     for rank, content in enumerate(documents):
         before = 0.0
-        for start in starts[rank]:
-            gap = 750.0 if rank and start == starts[1][12] else 20.0
-            content["traceEvents"].append(event("cpu_op", "aten::mm", before, start - gap - before))
+        for number, start in enumerate(starts[rank]):
+            end = start - gaps.get((rank, number), 20.0)
+            content["traceEvents"].append(event("cpu_op", "aten::mm", before, end - before))
             before = start
             content["traceEvents"].append(
                 event("cuda_runtime", "cudaLaunchKernel", start - 1, 1.0, correlation=int(start * 10))
             )
-    trace = read(tmp_path, documents)
+    return documents
+
+
+def test_a_host_that_is_idle_before_a_late_call_is_named(tmp_path: Path) -> None:
+    starts = [[1000.0 * k for k in range(1, 21)], [1000.0 * k + 10.0 for k in range(1, 21)]]
+    starts[1][12] += 700.0
+    trace = read(tmp_path, with_idle_hosts(starts, {(1, 12): 750.0}))
     delays = trace.delays()
     assert delays[["rank", "call"]].to_numpy().tolist() == [[1, 12]]
     assert delays["idle_us"].tolist() == pytest.approx([749.0], abs=2)
-    assert any(line.startswith("Rank 1 is 710") for line in trace.sentences())
+    sentence = "The host of rank 1 was idle for 749 µs before a call of all_reduce, and the rank came 710 µs after"
+    assert any(line.replace("\u2009", " ").startswith(sentence) for line in trace.sentences())
+
+
+def test_a_delay_has_less_effect_if_the_other_rank_was_late_as_well(tmp_path: Path) -> None:
+    starts = [[1000.0 * k for k in range(1, 21)], [1000.0 * k + 10.0 for k in range(1, 21)]]
+    starts[1][12] += 700.0
+    starts[0][12] += 400.0  # computes for longer
+    delays = read(tmp_path, with_idle_hosts(starts, {(1, 12): 750.0})).delays()
+    assert delays[["rank", "idle_us", "lateness_us"]].to_numpy().tolist() == [[1, pytest.approx(749, abs=2), 310.0]]
+
+
+def test_a_gap_that_all_ranks_have_is_not_a_delay(tmp_path: Path) -> None:
+    starts = [[1000.0 * k for k in range(1, 21)], [1000.0 * k + 10.0 for k in range(1, 21)]]
+    starts[0][12] += 500.0
+    starts[1][12] += 700.0
+    assert read(tmp_path, with_idle_hosts(starts, {(0, 12): 550.0, (1, 12): 750.0})).delays().empty
 
 
 def test_calls_are_compared_with_the_curve_of_their_group() -> None:
@@ -255,6 +276,40 @@ def test_predictions_and_runs_are_machines() -> None:
     assert trace.against(graph)["share"].notna().any()
     with pytest.raises(BenchError, match="the results mix the modes"):
         trace.against(ml.example())
+
+
+def test_calls_are_compared_with_published_curves_and_their_sources_named() -> None:
+    trace = ml.Trace.example()
+    table = trace.published("H200")  # with GPUs that have the same NVLink
+    assert set(table["n_ranks"]) == {2}
+    calls = trace.against(table)
+    compared = calls[calls["share"].notna()]
+    assert set(compared["collective"]) == {"all_reduce"}
+    assert compared["source"].str.contains("H100").all()
+    assert any("of published curves" in line and "H100 (" in line for line in trace.sentences(machine=table))
+    with pytest.raises(BenchError, match="the trace does not contain the name of its GPUs"):
+        trace.published()
+    with pytest.raises(BenchError, match="no published run has"):
+        trace.published("T4")
+
+
+def published_rows(**columns: Any) -> pd.DataFrame:
+    rows = {"curve": "a", "system": "two hosts", "source": "S", "nodes": 1, "in_place": False, "verdict": None}
+    sizes = [1 << 20, 1 << 30]
+    facts = {"collective": "all_reduce", "n_ranks": 2, "size_bytes": sizes, "time_us": [size / 1e5 for size in sizes]}
+    return pd.DataFrame(rows | facts | columns)
+
+
+def test_published_curves_that_disagree_or_are_slow_do_not_count() -> None:
+    trace = ml.Trace.example()
+    first = published_rows()
+    other = published_rows(curve="b", time_us=first["time_us"] * 2)
+    assert trace.against(first)["share"].notna().all()
+    assert trace.against(pd.concat([first, other]))["share"].isna().all()
+    slow = pd.concat([first, other.assign(verdict="slow")])
+    more_hosts = pd.concat([first, other.assign(nodes=2)])
+    for table in (slow, more_hosts):
+        assert trace.against(table)["expected_us"].equals(trace.against(first)["expected_us"])
 
 
 # -- Gloo --------------------------------------------------------------------------------------------------------------
@@ -298,6 +353,27 @@ def test_the_groups_of_gloo_follow_from_threads_and_times(tmp_path: Path) -> Non
     assert frame["wait_us"].notna().all()
     tp = trace.by_axis(steps=False).set_index("axis").loc["tp"]
     assert tp["late_rank"] == 0
+
+
+def test_messages_of_gloo_between_two_ranks_have_a_sender_and_a_receiver(tmp_path: Path) -> None:
+    """Their events name neither the peer nor, for a receive, the size."""
+    documents = []
+    for rank in range(2):
+        groups = [group_of("1", "mesh_pp", range(2)) | {"backend_config": "cpu:gloo"}]
+        sent, received = ("gloo:send", "gloo:recv") if rank == 0 else ("gloo:recv", "gloo:send")
+        events = [
+            event("user_annotation", name, time + 30.0 * (name == "gloo:send"), 100.0, 40)
+            for name, time in ((sent, 1000.0), (received, 2000.0), (sent, 3000.0))
+        ]
+        for item in events:
+            if item["name"] == "gloo:send":
+                item["args"] |= {"Input Dims": [[256]], "Input type": ["float"]}
+        documents.append(document(events, rank, 2, groups))
+    frame = read(tmp_path, documents).frame()
+    assert frame.groupby("call")["collective"].agg(sorted).map(tuple).tolist() == [("recv", "send")] * 3
+    waits = frame[frame["collective"].eq("recv")].set_index("call")
+    assert waits["rank"].tolist() == [1, 0, 1]
+    assert waits["wait_us"].tolist() == pytest.approx([30.0] * 3, abs=1)
 
 
 def test_groups_of_gloo_that_several_choices_explain_are_unknown() -> None:

@@ -18,10 +18,11 @@ WARNING = (
 EXPLANATION = "✕ /dev/shm is full or too small: node1 GPU 1, /dev/shm. "
 
 # The same cells with and without the method that adds the explanation.
+PAGE = "more: meshlab docs hangs"
 SESSION = """
 import contextlib, io, json, sys
 from IPython.core.interactiveshell import InteractiveShell
-from meshlab.base._errors import EngineError
+from meshlab.base._errors import EngineError, MeshlabError
 
 shell = InteractiveShell.instance(colors="nocolor")
 shell.user_ns["EngineError"] = EngineError
@@ -38,7 +39,7 @@ def outputs():
     return texts
 
 explained = outputs()
-del EngineError._render_traceback_
+del MeshlabError._render_traceback_
 print(json.dumps([explained, outputs()]))
 """
 
@@ -71,13 +72,14 @@ def test_the_cause_of_an_error_is_still_shown() -> None:
     assert EXPLANATION in explained
 
 
-def test_an_error_without_an_explanation_looks_as_usual() -> None:
+def test_an_error_without_an_explanation_only_names_its_page() -> None:
     explained, usual = outputs_of("pass", "raise EngineError('rank 1 failed', log='Traceback')", "raise ValueError(1)")
-    assert explained == usual
+    assert explained == [f"{usual[0].rstrip()}\n{PAGE}\n", usual[1]]
 
 
 def test_without_ipython_the_traceback_is_that_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
-    *lines, explanation = explained_traceback(EngineError("rank 1 failed", log=WARNING))
+    *lines, explanation, page = explained_traceback(EngineError("rank 1 failed", log=WARNING))
+    assert page == PAGE
     assert "".join(lines).endswith(f"rank 1 failed\n{WARNING}\n")
     assert EXPLANATION in explanation

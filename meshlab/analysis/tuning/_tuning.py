@@ -287,7 +287,8 @@ class Tuning:
 
     def __repr__(self) -> str:
         gains = ", ".join(f"{label} {100 * mean_gain(rows):.0f} %" for label, rows in self.lines)
-        return f"<Tuning of {self.axis} in {self.mesh} on {self.where or 'an unknown system'}: {gains or 'no results'}>"
+        title = f"<Tuning of {self.axis} in {self.mesh} on {self.where or 'an unknown system'}: {gains or 'no results'}"
+        return f"{title}; next: .frame(), .plot(), .save(path)>"
 
     def __str__(self) -> str:
         lines = [*self.heading(), *self.verdicts, ""]

@@ -128,30 +128,41 @@ def _registered_block(comm: Communicator, step: Step, n_bytes: int) -> Any:
 
 
 def allocate_shared(sets: Sequence[Sequence[tuple[Communicator, Step]]]) -> list[list[StepBuffers]]:
-    """Return uninitialised buffers in plain memory, where all collectives of a set use the same memory."""
-    starts = np.cumsum([0, *(max(_n_bytes(comm, step) for comm, step in parts) for parts in sets)])
-    first = sets[0][0][0]
-    block = _kept.blocks.get(first.xp.__name__)
-    if block is None or block.size < starts[-1]:
+    """Return uninitialised buffers, where all calls of a set with the same kind of buffers use the same memory.
+
+    The calls of a set have one communicator. Collective if buffers are registered or symmetric.
+    """
+    largest = [
+        max((_n_bytes(comm, step) for comm, step in parts if step.buffers == "plain"), default=0) for parts in sets
+    ]
+    starts = np.cumsum([0, *largest])
+    first = sets[0][0][0] if sets else None
+    block = None if first is None else _kept.blocks.get(first.xp.__name__)
+    if first is not None and starts[-1] and (block is None or block.size < starts[-1]):
         # Free the old block first: both may not fit into the memory, and a step is allowed to use nearly all of it.
         block = None
         _kept.blocks.clear()
         if _kept.limit is not None and _kept.n_bytes() + starts[-1] > _kept.limit:
             _kept.free_registered()
         _kept.blocks[first.xp.__name__] = block = _new_block(first, "plain", int(starts[-1]))
-    return [
-        [_buffers(block, comm, step, int(start)) for comm, step in parts]
-        for parts, start in zip(sets, starts[:-1], strict=True)
-    ]
+    shared = []
+    for parts, start in zip(sets, starts[:-1], strict=True):
+        blocks: dict[str | None, tuple[Any, int]] = {"plain": (block, int(start))}
+        for kind in dict.fromkeys(step.buffers for _, step in parts):
+            if kind != "plain":
+                alike = [(comm, step) for comm, step in parts if step.buffers == kind]
+                blocks[kind] = _registered_block(*alike[0], max(_n_bytes(*part) for part in alike)), 0
+        shared.append([_buffers(blocks[step.buffers][0], comm, step, blocks[step.buffers][1]) for comm, step in parts])
+    return shared
 
 
 def _buffers(block: Any, comm: Communicator, step: Step, start: int) -> StepBuffers:
     """Return the buffers of a step in a block, from a position in bytes."""
     arrays = []
-    for size in _layout(comm, step):
+    for size, largest in zip(_layout(comm, step), _layout(comm, step, of_all=True), strict=True):
         first = start + (step.alignment_bytes or 0)
         arrays.append(block[first : first + size].view(_dtype(step)))
-        start += _aligned(size + (step.alignment_bytes or 0))
+        start += _aligned(largest + (step.alignment_bytes or 0))
     return _in_place(comm, step, arrays[0]) if step.in_place else StepBuffers(*arrays)
 
 
@@ -162,10 +173,10 @@ def release_buffers(comm: object = None) -> None:
     _kept.largest, _kept.limit = {}, None
 
 
-def _layout(comm: Communicator, step: Step) -> tuple[int, ...]:
-    """Return the sizes of the separate buffers of a step, in bytes: one if it works in place, else two."""
+def _layout(comm: Communicator, step: Step, *, of_all: bool = False) -> tuple[int, ...]:
+    """Return the sizes of separate buffers, in bytes: one in place, else two. `of_all` for the largest of all ranks."""
     itemsize = _dtype(step).itemsize
-    n_send, n_out = _n_elements(comm, step)
+    n_send, n_out = _n_elements(comm, step, of_all=of_all)
     return (max(n_send, n_out) * itemsize,) if step.in_place else (n_send * itemsize, n_out * itemsize)
 
 
@@ -176,9 +187,15 @@ def _in_place(comm: Communicator, step: Step, larger: Any) -> StepBuffers:
     return StepBuffers(block if n_send < n_out else larger, block if n_out < n_send else larger)
 
 
-def _n_elements(comm: Communicator, step: Step) -> tuple[int, int]:
+def _n_elements(comm: Communicator, step: Step, *, of_all: bool = False) -> tuple[int, int]:
     if step.count is None:
         raise TypeError("a function allocates its own buffers")
+    if (counts := step.chunk_counts) is not None:
+        # The buffers of all ranks start at the same offsets, as symmetric memory needs.
+        sent, received = counts.sum(axis=1), counts.sum(axis=0)
+        if of_all:
+            return int(sent.max()), int(received.max())
+        return int(sent[comm.rank]), int(received[comm.rank])
     row = CATALOG[step.collective]
     n_send = row.elements("sends", step.count, comm.size)
     # A message is received by a rank that runs the same step.
@@ -193,7 +210,7 @@ def _dtype(step: Step) -> np.dtype[Any]:
 
 
 def _n_bytes(comm: Communicator, step: Step) -> int:
-    return sum(_aligned(size + (step.alignment_bytes or 0)) for size in _layout(comm, step))
+    return sum(_aligned(size + (step.alignment_bytes or 0)) for size in _layout(comm, step, of_all=True))
 
 
 def _aligned(n_bytes: int) -> int:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from meshlab.benchmark.on_ranks._buffers import StepBuffers
 from meshlab.comm._catalog import CATALOG
-from meshlab.comm._correctness import PERIOD, Case, Expected, encode
+from meshlab.comm._correctness import PERIOD, Case, Expected, Index, encode
 from meshlab.comm._elements import find_dtype, find_op, is_integer
 from meshlab.plans._steps import pairs_of_round
 
@@ -61,6 +61,7 @@ def count_wrong_elements(
     comm.to_host(buffers.out[:0])
     if row.expected is None or not receives:
         return 0
+    counts = step.chunk_counts
     case = Case(
         value=value,
         n=comm.size,
@@ -70,16 +71,37 @@ def count_wrong_elements(
         op=op,
         root=step.root or 0,
         source=(comm.rank - 1) % comm.size if source is None else source,
+        counts=counts,
     )
+    if counts is not None:
+        return _count_uneven(comm.xp, buffers.out, row.expected, case)
     # Chunks start at multiples of `count`, where the pattern begins again.
     n_chunks, period = buffers.out.size // step.count, min(PERIOD, step.count)
     index = (np.arange(n_chunks)[:, None] * step.count + np.arange(period)).ravel()
     return count_differences(comm.xp, buffers.out, row.expected(case, index), dtype, n_chunks)
 
 
+def _count_uneven(xp: Any, output: Any, expected: Callable[[Case, Index], Expected], case: Case) -> int:
+    """Return the number of wrong elements of an output that consists of chunks of different sizes."""
+    assert case.counts is not None
+    sizes = case.counts[:, case.member].tolist()
+    starts = np.cumsum([0, *sizes]).tolist()
+    periods = [min(PERIOD, size) for size in sizes]
+    index = np.concatenate([start + np.arange(period) for start, period in zip(starts, periods, strict=False)])
+    values, ends = expected(case, index).values, np.cumsum(periods).tolist()
+    wrong = 0
+    for start, size, end, period in zip(starts, sizes, ends, periods, strict=False):
+        if size:
+            chunk = Expected(values[end - period : end], 0.0)
+            wrong += count_differences(xp, output[start : start + size], chunk, case.dtype, 1)
+    return wrong
+
+
 def fill_periodically(xp: Any, array: Any, pattern: npt.NDArray[Any]) -> None:
     """Fill an array in any memory with a pattern that repeats."""
     period = len(pattern)
+    if not array.size:  # of a rank that sends nothing
+        return
     # As unsigned integers, because CuPy does not support 8-bit floats.
     elements, repeated = _bits(array), xp.asarray(_bits(pattern))
     whole = len(elements) // period * period

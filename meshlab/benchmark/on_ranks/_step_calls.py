@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from meshlab.benchmark.on_ranks._buffers import StepBuffers, allocate
 from meshlab.benchmark.on_ranks._checking import count_wrong_elements
 from meshlab.comm._catalog import CATALOG
@@ -58,6 +60,8 @@ def prepare_step(comm: Communicator, step: Step, buffers: StepBuffers) -> Prepar
         # one, which loads all ranks in the same way.
         arguments |= {"dest": (comm.rank + 1) % n, "source": (comm.rank - 1) % n}
     if row.counted:
-        # Equal chunks: the sizes of all_to_all_v are then comparable with those of all_to_all.
-        arguments |= {"send_counts": [step.count] * n, "recv_counts": [step.count] * n}
+        # By default equal chunks: the sizes of all_to_all_v are then comparable with those of all_to_all.
+        counts = np.full((n, n), step.count) if step.chunk_counts is None else step.chunk_counts
+        counts = np.full((n, n), step.count) if step.chunk_counts is None else step.chunk_counts
+        arguments |= {"send_counts": counts[comm.rank].tolist(), "recv_counts": counts[:, comm.rank].tolist()}
     return comm.prepare(step.collective, *buffers, **arguments)

@@ -178,7 +178,7 @@ def measure_function(
         arrivals.extend(times[-batches:])  # the calls before them are warm-up of the backend
         return timings
 
-    with comm.backend.local():  # on a GPU, this includes the kernels of the function in the measured time
+    with comm.local():  # on a GPU, this includes the kernels of the function in the measured time
         batches = take_batches(measure, _VoteAfter(after, everyone, groups), step.mode, sampling, n_blocks)
     return replace(batches, arrive_us=np.array(arrivals) if arrivals else None, n_wrong=n_wrong)
 

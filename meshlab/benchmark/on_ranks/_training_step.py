@@ -1,7 +1,8 @@
-"""One training step on a rank: the communication of a job with computation between the calls. Runs on the engines.
+"""One step of a job on a rank: its communication, with computation between the calls. Runs on the engines.
 
-A schedule is data. `expand` turns it into a list of operations, which a rank runs with its `_Lanes`: streams and events
-on GPUs, threads elsewhere. Each operation either computes, starts a call, or waits for one.
+A program is data: the schedule of a training step, of which `expand` makes a list of operations, or the recorded calls
+of each rank. A rank runs the operations with its `_Lanes`: streams and events on GPUs, threads elsewhere. Each
+operation either computes, starts a call, or waits for one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.on_ranks._buffers import allocate, allocate_shared, release_buffers
+from meshlab.benchmark.on_ranks._buffers import allocate_shared, release_buffers
 from meshlab.benchmark.on_ranks._sampling import StopVote
 from meshlab.benchmark.on_ranks._step_calls import prepare_step, set_up_step
 from meshlab.comm.backends._cuda_parts import find_cublas
@@ -82,6 +83,28 @@ class Operation(NamedTuple):
     axis: int = -1
     step: Step | None = None
     flops: float = 0.0
+
+
+class ScheduledStep(NamedTuple):
+    """The program of a variant of a training step, which is the same on all ranks."""
+
+    schedule: Schedule
+    variant: Variant
+
+    def operations(self, rank: int, overlaps: bool) -> list[Operation]:
+        """Return the operations of a rank, in the order in which it issues them."""
+        return expand(self.schedule, self.variant, overlaps=overlaps)
+
+
+class RecordedStep(NamedTuple):
+    """The program of each rank in a recorded step. Ranks with equal programs share one."""
+
+    programs: tuple[tuple[Operation, ...], ...]
+    of_rank: tuple[int, ...]
+
+    def operations(self, rank: int, overlaps: bool) -> list[Operation]:
+        """Return the operations of a rank, in the order in which it issues them."""
+        return list(self.programs[self.of_rank[rank]])
 
 
 class StepOptions(NamedTuple):
@@ -200,10 +223,11 @@ class _Lanes:
     flops: Sequence[float]
     """The operations of each computation."""
 
-    def run(self, operations: Sequence[Operation]) -> Floats:
+    def run(self, operations: Sequence[Operation], spans: Floats | None = None) -> Floats:
         """Run a step after a barrier of all ranks, and return its times in µs."""
         # These are the duration, the time on the host until everything was issued (NaN if that is the same), the time
-        # for which computation waited for each axis, and the time for which each axis was busy.
+        # for which computation waited for each axis, and the time for which each axis was busy. The start and the end
+        # of each call since the start of the step are written to the rows of `spans`.
         raise NotImplementedError
 
     def close(self) -> None:
@@ -242,50 +266,73 @@ _SLOW_US = 1e5
 """Calls from this duration on are measured once."""
 
 
-def measure_steps(everyone: Communicator, *arguments: Any) -> Floats:
-    """Time variants of a step in turns: µs, shape (variants, repetitions, columns of `_Lanes.run`). Collective."""
-    *comms, schedule, variants, options, repetitions = arguments
-    programs = [expand(schedule, variant, overlaps=options.overlaps) for variant in variants]
-    calls = _prepare(comms, schedule.blocks)
-    flops = [operation.flops for program in programs for operation in program if operation.kind == "compute"]
+class StepTimes(NamedTuple):
+    """The times of the programs of a rank, in µs."""
+
+    steps: Floats
+    """The columns of `_Lanes.run`: shape (programs, repetitions, columns)."""
+    spans: Floats
+    """The start and the end of each call since the start of its step: shape (programs, repetitions, calls, 2)."""
+
+
+def measure_steps(everyone: Communicator, *arguments: Any) -> StepTimes:
+    """Time the programs of a rank in turns. Spans are measured of the first `n_calls` calls. Collective."""
+    *comms, programs, options, repetitions, n_calls = arguments
+    operations = [program.operations(everyone.rank, options.overlaps) for program in programs]
+    calls = _prepare(comms, itertools.chain.from_iterable(operations))
+    flops = [operation.flops for program in operations for operation in program if operation.kind == "compute"]
     make = _ThreadLanes if everyone.backend.device is None else _StreamLanes
     lanes: _Lanes = make(everyone, comms, calls, options, flops)
     times = np.empty((repetitions + 1, len(programs), 2 + 2 * len(comms)))
+    spans = np.full((repetitions + 1, len(programs), n_calls, 2), math.nan)
     try:
         # The first repetition is the warm-up. In reverse order in every second one, so that a drift affects all alike.
         for repetition in range(repetitions + 1):
             order = range(len(programs))
             for index in order[:: -1 if repetition % 2 else 1]:
-                times[repetition, index] = lanes.run(programs[index])
+                times[repetition, index] = lanes.run(operations[index], spans[repetition, index] if n_calls else None)
     finally:
         lanes.close()
-    return np.ascontiguousarray(times[1:].swapaxes(0, 1))
+    return StepTimes(*(np.ascontiguousarray(values[1:].swapaxes(0, 1)) for values in (times, spans)))
 
 
-def _prepare(comms: Sequence[Communicator], blocks: Sequence[RepeatedCalls]) -> dict[tuple[int, Step], PreparedCall]:
+def count_wrong(everyone: Communicator, *arguments: Any) -> list[tuple[tuple[int, Step], int | None]]:
+    """Check the result of each different call of a program on this rank. Collective."""
+    *comms, program, options = arguments
+    by_axis = _by_axis(program.operations(everyone.rank, options.overlaps))
+    return [((axis, step), set_up_step(comms[axis], step, True)[1]) for axis, steps in by_axis for step in steps]
+
+
+def _by_axis(operations: Iterable[Operation]) -> list[tuple[int, list[Step]]]:
+    """Return the different calls of each axis, in an order in which all ranks can make each of them once."""
+    # The ranks of a group have the same calls in the same order. Those of different axes may be in another order on
+    # other ranks.
+    by_axis: dict[int, dict[Step, None]] = {}
+    for operation in operations:
+        if operation.step is not None:
+            by_axis.setdefault(operation.axis, {})[operation.step] = None
+    return [(axis, list(by_axis[axis])) for axis in sorted(by_axis)]
+
+
+def _prepare(comms: Sequence[Communicator], operations: Iterable[Operation]) -> dict[tuple[int, Step], PreparedCall]:
     """Prepare each different call, and run it once, in which the ranks also compare it."""
     # The calls of an axis run in order, so they share their memory. Different axes communicate at the same time.
-    by_axis: dict[int, dict[Step, None]] = {}
-    for block in blocks:
-        for call in block.calls:
-            if call.step is not None:
-                by_axis.setdefault(call.axis, {})[call.step] = None
-    prepared = {}
-    plain = {axis: [step for step in steps if step.buffers == "plain"] for axis, steps in by_axis.items()}
-    plain = {axis: steps for axis, steps in plain.items() if steps}
-    sets = allocate_shared([[(comms[axis], step) for step in steps] for axis, steps in plain.items()]) if plain else []
-    places = {
-        (axis, step): buffers
-        for (axis, steps), of_axis in zip(plain.items(), sets, strict=True)
-        for step, buffers in zip(steps, of_axis, strict=True)
-    }
-    for axis, steps in by_axis.items():
-        # The largest first, whose registered memory then suffices for the others.
-        for step in sorted(steps, key=lambda step: -step.buffer_bytes):
-            buffers = places[axis, step] if step.buffers == "plain" else allocate([(comms[axis], step)])[0]
-            buffers.send[...] = 0
-            buffers.out[...] = 0
-            prepared[axis, step] = prepare_step(comms[axis], step, buffers)
+    by_axis = _by_axis(operations)
+    prepared: dict[tuple[int, Step], PreparedCall] = {}
+    if not by_axis:
+        return prepared
+    moving = [[(comms[axis], step) for step in steps if step.count is not None] for axis, steps in by_axis]
+    sets = iter(allocate_shared([parts for parts in moving if parts]))
+    for axis, steps in by_axis:
+        buffers = iter(next(sets) if any(step.count is not None for step in steps) else ())
+        for step in steps:
+            if step.count is None:
+                prepared[axis, step] = comms[axis].prepare(step.collective)
+            else:
+                pair = next(buffers)
+                pair.send[...] = 0
+                pair.out[...] = 0
+                prepared[axis, step] = prepare_step(comms[axis], step, pair)
             prepared[axis, step]()
     return prepared
 
@@ -303,7 +350,7 @@ class _ThreadLanes(_Lanes):
         self._barrier = self.everyone.prepare("barrier")
         self._workers: dict[int, CallThread] = {}
 
-    def run(self, operations: Sequence[Operation]) -> Floats:
+    def run(self, operations: Sequence[Operation], spans: Floats | None = None) -> Floats:
         """Run a step, see `_Lanes`."""
         clock = time.perf_counter
         exposed, busy = np.zeros(len(self.comms)), np.zeros(len(self.comms))
@@ -320,11 +367,16 @@ class _ThreadLanes(_Lanes):
                 duration = clock() - begin
                 exposed[axis] += duration
                 busy[axis] += duration
+                if spans is not None:
+                    spans[number] = (begin - start) * 1e6, (begin - start + duration) * 1e6
             elif kind == "start":
                 flights[number] = self._worker(axis).submit(call)
             else:
-                busy[axis] += flights.pop(number).wait()
+                flight = flights.pop(number)
+                busy[axis] += flight.wait()
                 exposed[axis] += clock() - begin
+                if spans is not None:
+                    spans[number] = (flight.began - start) * 1e6, (flight.began - start + flight.seconds) * 1e6
         return np.array([clock() - start, math.nan, *exposed, *busy]) * 1e6
 
     def _worker(self, axis: int) -> CallThread:
@@ -345,7 +397,7 @@ class Flight:
     def __init__(self, call: PreparedCall) -> None:
         self.call = call
         self.is_done = threading.Event()
-        self.seconds = 0.0
+        self.began = self.seconds = 0.0
         self.error: BaseException | None = None
 
     def wait(self) -> float:
@@ -372,12 +424,12 @@ class CallThread(threading.Thread):
     def run(self) -> None:
         """Run calls until None arrives."""
         while (flight := self.tasks.get()) is not None:
-            begin = time.perf_counter()
+            flight.began = time.perf_counter()
             try:
                 flight.call()
             except BaseException as error:
                 flight.error = error
-            flight.seconds = time.perf_counter() - begin
+            flight.seconds = time.perf_counter() - flight.began
             flight.is_done.set()
 
 
@@ -413,7 +465,7 @@ class _StreamLanes(_Lanes):
         for comm in (everyone, *self.comms):  # the first calls ran on other streams
             comm.backend.wait_idle()  # type: ignore[attr-defined]
 
-    def run(self, operations: Sequence[Operation]) -> Floats:
+    def run(self, operations: Sequence[Operation], spans: Floats | None = None) -> Floats:
         """Run a step, see `_Lanes`."""
         compute, streams, work = self._compute, self._streams, self._work
         timed = _reused(self._timed, self._cuda.Event)
@@ -435,7 +487,7 @@ class _StreamLanes(_Lanes):
             if kind != "wait":
                 stream, begin, end = streams[axis], next(timed), next(timed)
                 if computes:
-                    # The call uses the results of the computation before it.
+                    # The call uses the results of the computation before it, and of calls that were waited for.
                     ready = next(untimed)
                     ready.record(compute)
                     stream.wait_event(ready)
@@ -455,6 +507,11 @@ class _StreamLanes(_Lanes):
         done.record(compute)
         host = time.perf_counter() - began
         self.everyone.backend.wait(done)  # type: ignore[attr-defined]
+        if spans is not None:
+            elapsed = self._cuda.get_elapsed_time
+            for number, (_, begin, end) in flights.items():
+                first = elapsed(start, begin) * 1e3
+                spans[number] = first, first + elapsed(begin, end) * 1e3
         return np.array(
             [
                 self._cuda.get_elapsed_time(start, done) * 1e3,

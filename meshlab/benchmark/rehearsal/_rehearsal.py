@@ -18,7 +18,7 @@ from meshlab.base._units import SEPARATOR, format_size, format_time_us
 from meshlab.benchmark.on_ranks._training_step import Variant
 from meshlab.frames._statistics import FEWEST_FOR_INTERVAL, summarise
 from meshlab.mesh._mesh import DeviceMesh
-from meshlab.prediction._job import StepCall
+from meshlab.prediction._step_calls import StepCall
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -541,7 +541,7 @@ class Rehearsal:
         return implementation(Rehearsal.plot)(self, **options)
 
     def __repr__(self) -> str:
-        return f"<Rehearsal on {self.where}: {self.headline}>"
+        return f"<Rehearsal on {self.where}: {self.headline}; next: .explain(), .plot()>"
 
     __str__ = explain
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -13,27 +12,33 @@ import numpy.typing as npt
 
 from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
-from meshlab.base._errors import BenchError, EngineError, MeshError, MeshlabError, did_you_mean
+from meshlab.base._errors import BenchError, MeshError, MeshlabError, did_you_mean
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
-from meshlab.benchmark._executor import describe_sharing
-from meshlab.benchmark._interruptible import Interruptible
 from meshlab.benchmark._overlap import can_overlap
-from meshlab.benchmark._progress import move_bar, progress_bar
+from meshlab.benchmark._progress import progress_bar
 from meshlab.benchmark.on_ranks._environment import describe_rank
 from meshlab.benchmark.on_ranks._training_step import (
     CallProbe,
     RepeatedCalls,
     Schedule,
+    ScheduledStep,
     StepOptions,
     TimedCall,
     Variant,
     measure_steps,
     probe_calls,
-    probe_rank,
-    release_memory,
 )
 from meshlab.benchmark.rehearsal._rehearsal import Rehearsal, RehearsedCall, RehearsedLayout
+from meshlab.benchmark.rehearsal._session import (
+    StepSession,
+    check_collective,
+    dtypes_of,
+    power_of_two,
+    shared_bytes,
+    sharing_of,
+    step_of,
+)
 from meshlab.comm._backend import CallChoice
 from meshlab.comm._catalog import Collective, find_collective
 from meshlab.comm._elements import DTYPES, find_dtype
@@ -45,7 +50,8 @@ from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._steps import Step
 from meshlab.prediction._call_prices import price
 from meshlab.prediction._compute_rates import ComputeRates
-from meshlab.prediction._job import Job, StepCall, check_calls
+from meshlab.prediction._job import Job
+from meshlab.prediction._step_calls import StepCall, check_calls
 from meshlab.prediction._step_time import mean_tflops
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
@@ -64,8 +70,6 @@ _PROBED_BYTES = 64 << 20
 
 _MATRIX_BYTES = 512 << 20
 """The memory of the matrix products on a GPU."""
-
-_ALIGNMENT = 1 << 21
 
 
 def rehearse(
@@ -162,7 +166,7 @@ def rehearse(
     Examples
     --------
     >>> import meshlab as ml
-    >>> from meshlab.prediction._job import Job, StepCall
+    >>> from meshlab.prediction import StepCall
     >>> step = [
     ...     StepCall(("tp",), "all_reduce", 4096, "float32", "activations", "forward", 0, 2, 1, 4e8, "nothing", 0.0),
     ...     StepCall(("dp",), "all_reduce", 8192, "float32", "gradients", "backward", 1, 2, 1, 8e8, "pass", 8e8),
@@ -354,31 +358,21 @@ def _can_be_rehearsed(row: Collective) -> bool:
 
 def _check_call(engines: Engines, call: StepCall, backend: str) -> None:
     """Raise unless the backend of its axis supports a call."""
-    can = engines.capabilities(backend)
-    if engines.backend in GPU_BACKENDS and backend not in GPU_BACKENDS:
-        raise BenchError(
-            f"a rehearsal on GPUs needs all axes on GPUs, but {'-'.join(call.axis)} uses {backend}",
-            hint="create the mesh without backends=",
-        )
+    can, axis = engines.capabilities(backend), "-".join(call.axis)
+    check_collective(engines, can, call.collective, axis, "job")
     row = find_collective(call.collective)
-    if call.collective not in can.collectives:
-        raise BenchError(
-            f"{can.backend} does not support {call.collective}, which the job uses along {'-'.join(call.axis)}",
-            hint=f"replace it with one of {', '.join(can.collectives)}",
-        )
     if not _can_be_rehearsed(row):
         rehearsed = [name for name in can.collectives if _can_be_rehearsed(find_collective(name))]
         raise BenchError(
             f"{call.collective} cannot be rehearsed, because not all ranks send and receive in it",
             hint=f"choose one of {', '.join(rehearsed)}",
         )
-    dtypes = can.reduce_dtypes if row.reduces and can.reduce_dtypes is not None else can.dtypes
-    dtype = find_dtype(call.dtype)
+    dtypes, dtype = dtypes_of(can, row), find_dtype(call.dtype)
     if dtype.name not in dtypes:
         alike = [name for name in dtypes if DTYPES[name].itemsize == dtype.itemsize]
         raise BenchError(
             f"{can.backend} cannot {'reduce' if row.reduces else 'send'} {call.dtype}, the type of {call.collective} "
-            f"along {'-'.join(call.axis)}",
+            f"along {axis}",
             hint=f"types of the same size, which take as long: {', '.join(alike) or 'there is none'}",
         )
 
@@ -414,11 +408,8 @@ class _Scaled:
 
     @property
     def buffer_bytes(self) -> int:
-        """The memory of a rank's buffers: the calls of an axis share theirs."""
-        largest: dict[int, int] = {}
-        for axis, step in self.distinct:
-            largest[axis] = max(largest.get(axis, 0), step.buffer_bytes + 2 * _ALIGNMENT)
-        return sum(largest.values())
+        """The memory of a rank's buffers."""
+        return shared_bytes(self.distinct)
 
     def n_calls(self, index: int) -> int:
         """Return how often a call runs in the rehearsed step."""
@@ -443,7 +434,7 @@ def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float 
         step = None
         if axis >= 0:
             size = min(call.size_bytes * size_scale * rest, most_bytes)
-            step = _step(call, layout.sets[axis][1], layout.n_ranks[axis], int(size))
+            step = step_of(call.collective, call.dtype, layout.sets[axis][1], layout.n_ranks[axis], int(size))
             step = _tuned(step, layout.choices.get(step.axis, ()))
         flops = call.gap_flops * size_scale * rest
         timed.append(TimedCall(axis, step, flops, call.overlaps, call.micro_batches < layout.micro_batches))
@@ -454,24 +445,6 @@ def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float 
     return _Scaled(Schedule(tuple(blocks), micro_batches), tuple(timed), tuple(repeats), (n_layers, most))
 
 
-def _step(call: StepCall, axis: str, n: int, size: int) -> Step:
-    row, dtype = find_collective(call.collective), find_dtype(call.dtype)
-    count = row.count_for(size, dtype.itemsize, n)
-    return Step(
-        index=0,
-        collective=call.collective,
-        op="sum" if row.reduces else None,
-        dtype=dtype.name,
-        root=0 if row.rooted else None,
-        in_place=call.collective == "all_reduce",  # as frameworks reduce gradients and activations
-        mode="pipelined",
-        axis=axis,
-        n_ranks=n,
-        count=count,
-        size_bytes=row.size_bytes(count, dtype.itemsize, n),
-    )
-
-
 def _tuned(step: Step, choices: Sequence[CallChoice]) -> Step:
     """Return a call with the options that a tuning chose for its size."""
     size = step.size_bytes or 0
@@ -479,11 +452,6 @@ def _tuned(step: Step, choices: Sequence[CallChoice]) -> Step:
         if choice.collective == step.collective and (choice.max_bytes is None or size <= choice.max_bytes):
             return replace(step, buffers=choice.buffers, **asdict(choice.config))
     return step
-
-
-def _power_of_two(value: float) -> float:
-    """Return the largest power of two up to a value, but at most 1."""
-    return min(1.0, 2.0 ** math.floor(math.log2(value)))
 
 
 # -- measurement -------------------------------------------------------------------------------------------------------
@@ -503,12 +471,15 @@ class _Measurement:
     rounds: list[Floats] = field(default_factory=list)
 
 
-class _Session:
-    """A rehearsal under way. It measures in a thread, so that an interrupt of the caller ends it between two rounds."""
+class _Session(StepSession):
+    """A rehearsal under way."""
+
+    title = "rehearsal"
 
     def __init__(
         self, engines: Engines, layouts: Sequence[_Layout], choices: _Choices, cluster: Cluster | None
     ) -> None:
+        super().__init__([engines], f"rehearsing {len(layouts)} layout{'s' * (len(layouts) != 1)}", choices.deadline_s)
         self._engines = engines
         self._layouts = layouts
         self._choices = choices
@@ -521,54 +492,20 @@ class _Session:
         self._options = StepOptions("wait", self._flops_per_us, can_overlap(engines))
         self._why_wait = ""
         self._measurements: list[_Measurement] = []
-        self._n_done, self._task = 0, "starting"
 
-    def run(self, bar: Any) -> None:
-        """Measure everything, and move the bar."""
-        self._thread = Interruptible(self._work, partial(self._show, bar), self._engines.kill, "meshlab rehearsal")
-        self._thread.run()
-        if self._thread.is_stopped:
-            raise EngineError("the engines were closed during the rehearsal")
-
-    def _show(self, bar: Any) -> None:
-        if self._thread.is_stopped:
-            self._task = "interrupted, completing this round"
-        move_bar(bar, self._n_done, self._task)
-
-    def _work(self) -> None:
-        try:
-            task = f"rehearsing {len(self._layouts)} layout{'s' * (len(self._layouts) != 1)}"
-            with Lease(self._engines, task, cancel=self._thread.stop) as lease:
-                self._prepare(lease)
-                try:
-                    self._measure(lease)
-                finally:
-                    if self._engines.state == "busy":  # neither closed nor broken
-                        lease.round(release_memory).run()
-        except EngineError as error:
-            is_complete = self._measurements and all(measurement.rounds for measurement in self._measurements)
-            error.measured = self.result() if is_complete else None
-            raise
+    def _is_complete(self) -> bool:
+        return bool(self._measurements) and all(measurement.rounds for measurement in self._measurements)
 
     def _call(self, lease: Lease, function: Any, layout: _Layout, *arguments: Any, deadline_s: float | None) -> Any:
         """Run a function with the communicators of all axes of a layout, and return the values of the ranks."""
-        replies = lease.round(
-            function,
-            layout.mesh,
-            WORLD,
-            arguments,
-            concurrent=layout.sets,
-            deadline_s=deadline_s or self._choices.deadline_s,
-        ).run()
-        raise_first_error(replies, f"rehearsing {layout.name}", self._engines.ranks)
-        return [reply.value for reply in replies]
+        task = f"rehearsing {layout.name}"
+        return self._on_axes(lease, function, layout.mesh, layout.sets, arguments, task, deadline_s)
 
-    def _prepare(self, lease: Lease) -> None:
+    def _prepare(self, leases: Sequence[Lease]) -> None:
         """Choose the scale from short measurements, and check the results at that scale."""
+        (lease,) = leases
         self._task = "choosing the scale"
-        replies = lease.round(probe_rank).run()
-        raise_first_error(replies, "preparing a rehearsal", self._engines.ranks)
-        ranks = [reply.value for reply in replies]
+        ranks = self._probed_ranks(lease)
         self._why_wait = next((rank.no_products for rank in ranks if rank.no_products), "")
         if self._choices.compute == "products" and self._why_wait:
             raise BenchError(
@@ -614,7 +551,7 @@ class _Session:
             for call, axis in zip(layout.calls, layout.axis_of, strict=True)
             if axis >= 0
         ]
-        return _power_of_two(most / max(sizes)[1])
+        return power_of_two(most / max(sizes)[1])
 
     def _find_scale(self, lease: Lease, size_scale: float) -> float:
         """Return the part of a step that takes about `_STEP_US` on the slowest layout."""
@@ -641,7 +578,7 @@ class _Session:
             if needed <= memory:
                 return size_scale
             if self._size_scale is not None:
-                fits = _power_of_two(size_scale * memory / needed)
+                fits = power_of_two(size_scale * memory / needed)
                 raise BenchError(
                     f"the messages of a step take {format_size(needed)} per rank, but {format_size(max(memory, 0))} "
                     "may be used",
@@ -697,7 +634,8 @@ class _Session:
         )
         return by_call, step_us / 1e6
 
-    def _measure(self, lease: Lease) -> None:
+    def _measure(self, leases: Sequence[Lease]) -> None:
+        (lease,) = leases
         for number in range(self._choices.rounds):
             # A B, B A, A B, …: over two rounds, a linear drift of the clocks adds the same time to every layout.
             for measurement in self._measurements[:: -1 if number % 2 else 1]:
@@ -709,21 +647,21 @@ class _Session:
                     lease,
                     measure_steps,
                     measurement.layout,
-                    measurement.scaled.schedule,
-                    measurement.variants,
+                    tuple(ScheduledStep(measurement.scaled.schedule, variant) for variant in measurement.variants),
                     self._options,
                     self._choices.steps,
+                    0,
                     deadline_s=max(self._engines.deadline_s, 5 * expected_s),
                 )
-                measurement.rounds.append(np.stack(values, axis=2))  # variants, repetitions, ranks, columns
+                measurement.rounds.append(
+                    np.stack([times.steps for times in values], axis=2)
+                )  # variants, repetitions, ranks, columns
                 self._n_done += 1
 
     def result(self) -> Rehearsal:
         """Return the rounds that all layouts have completed."""
         n = min(len(measurement.rounds) for measurement in self._measurements)
-        sharing = describe_sharing(self._engines.ranks)
-        if BACKENDS[self._engines.backend].in_process:
-            sharing = f"{self._engines.world_size} ranks are threads of one process"
+        sharing = sharing_of(self._engines)
         return Rehearsal(
             layouts=tuple(_rehearsed_layout(measurement, n) for measurement in self._measurements),
             where=self._engines.where,

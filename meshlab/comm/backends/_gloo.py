@@ -37,11 +37,10 @@ from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_ele
 from meshlab.comm.backends._gloo_world import (
     INSTALL,
     GlooWorld,
+    find_store,
     first_line,
     load_torch,
     serve_store,
-    shared_store,
-    store_at,
 )
 
 # A rank that waits for a collective returns to Python this often, for interrupts, aborts and other libraries.
@@ -81,16 +80,7 @@ def load() -> None:
 def open_world(rendezvous: Rendezvous) -> GlooBackend:
     """Open the communicator of all ranks, which meet in a file, in the store of rank 0, or over the world beside it."""
     check_installed()
-    store: Any
-    interface: str | None
-    if rendezvous.store_file is not None:
-        store, interface = load_torch().distributed.FileStore(rendezvous.store_file, rendezvous.size), None
-    elif rendezvous.unique_id:
-        store, interface = store_at(rendezvous.unique_id)
-    elif rendezvous.beside is not None:
-        store, interface = shared_store(rendezvous.beside)
-    else:
-        raise CommunicatorError("the ranks of Gloo need a file or another world to find each other")
+    store, interface = find_store(rendezvous)
     is_interruptible = bool(rendezvous.unique_id)  # for engines that another process started, which nobody replaces
     world = GlooWorld(store, interface, rendezvous.while_waiting or (lambda: None), is_interruptible)
     return GlooBackend(world, "world/", rendezvous.rank, rendezvous.size)

@@ -19,15 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._backend import Backend
+from meshlab.comm._backend import Backend, Rendezvous
 from meshlab.comm._communicator import Communicator
 
 # Gloo gives up a call after this time, and closes its connections. It is longer than any deadline of the client.
-_TIMEOUT = timedelta(days=1)
+TIMEOUT = timedelta(days=1)
 
 _POLL_S = 0.002  # interval at which ranks look for others
 
-_INTERFACE = "GLOO_SOCKET_IFNAME"
+INTERFACE = "GLOO_SOCKET_IFNAME"
 _MOST_ADDRESSES = 16  # of a host, that it offers to the others
 
 INSTALL = "run pip install '.[gloo]' in meshlab's folder (the CPU build of torch is enough), or use another backend"
@@ -54,6 +54,17 @@ def load_torch() -> Torch:
     from torch.distributed import distributed_c10d
 
     return Torch(torch, distributed, distributed_c10d)
+
+
+def find_store(rendezvous: Rendezvous) -> tuple[Any, str | None]:
+    """Return the store of the ranks, and this rank's network interface, or None if all ranks are on this host."""
+    if rendezvous.store_file is not None:
+        return load_torch().distributed.FileStore(rendezvous.store_file, rendezvous.size), None
+    if rendezvous.unique_id:
+        return _store_at(rendezvous.unique_id)
+    if rendezvous.beside is not None:
+        return _shared_store(rendezvous.beside)
+    raise CommunicatorError("the ranks of Gloo need a file or another world to find each other")
 
 
 def _serve_store(address: str) -> tuple[Any, int]:
@@ -88,13 +99,13 @@ def _own_addresses() -> dict[str, str]:
 
 def _chosen_interface() -> str | None:
     """Return the network interface in GLOO_SOCKET_IFNAME, or None if it is not set."""
-    interface = os.environ.get(_INTERFACE, "").split(",")[0]
+    interface = os.environ.get(INTERFACE, "").split(",")[0]
     if not interface:
         return None
     interfaces = _own_addresses().values()
     if interface not in interfaces:
         raise CommunicatorError(
-            f"{_INTERFACE}={interface}: {socket.gethostname()} has no such interface with an IPv4 address",
+            f"{INTERFACE}={interface}: {socket.gethostname()} has no such interface with an IPv4 address",
             hint=f"choose one of {', '.join(sorted(set(interfaces))) or 'none'}",
         )
     return interface
@@ -123,7 +134,7 @@ def _reachable_address(peers: Sequence[str]) -> str:
             return source
     raise CommunicatorError(
         f"{socket.gethostname()} has no address that the hosts of the other ranks can reach",
-        hint=f"set {_INTERFACE} to its network interface",
+        hint=f"set {INTERFACE} to its network interface",
     )
 
 
@@ -142,11 +153,11 @@ def _interface_to(address: str) -> str:
         return interfaces[source]
     raise CommunicatorError(
         f"{socket.gethostname()} has no route to rank 0 at {address}",
-        hint=f"set {_INTERFACE} to the network interface of the hosts",
+        hint=f"set {INTERFACE} to the network interface of the hosts",
     )
 
 
-def shared_store(beside: Backend) -> tuple[Any, str | None]:
+def _shared_store(beside: Backend) -> tuple[Any, str | None]:
     """Return a store that rank 0 serves, and this rank's network interface, or None if all ranks are on this host."""
     comm = Communicator(beside, checks="off")
 
@@ -196,7 +207,7 @@ def serve_store(peers: Sequence[str]) -> bytes:
     return unique_id
 
 
-def store_at(unique_id: bytes) -> tuple[Any, str | None]:
+def _store_at(unique_id: bytes) -> tuple[Any, str | None]:
     """Return the store that has an id, and this rank's network interface, or None if all ranks are on one host."""
     address, _, port = unique_id.decode().rpartition(":")
     store = _served.pop(unique_id, None)
@@ -230,7 +241,7 @@ class GlooWorld:
         _, distributed, c10d = load_torch()
         groups = c10d.ProcessGroupGloo
         options = groups._Options()
-        options._timeout = _TIMEOUT
+        options._timeout = TIMEOUT
         try:
             if self.interface is None:
                 device = groups.create_device(hostname="127.0.0.1")
@@ -245,7 +256,7 @@ class GlooWorld:
             way = "" if self.interface is None else f" over {self.interface}"
             raise CommunicatorError(
                 f"Gloo cannot connect the {size} ranks{way}: {first_line(error)}",
-                hint="" if self.interface is None else f"set {_INTERFACE} to the network interface of the hosts",
+                hint="" if self.interface is None else f"set {INTERFACE} to the network interface of the hosts",
             ) from error
 
     def _meet(self, store: Any, rank: int, size: int) -> None:

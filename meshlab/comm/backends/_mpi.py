@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -300,7 +303,22 @@ def check_installed() -> None:
 
 def load() -> None:
     """Import mpi4py, which initialises MPI."""
+    _choose_network()
     from mpi4py import MPI  # noqa: F401
+
+
+_NETWORK = "MPIR_CVAR_CH4_NETMOD"
+
+
+def _choose_network(rdma: Path = Path("/sys/class/infiniband")) -> None:
+    """Let MPICH's wheel use libfabric if Slurm's PMI2 connects the ranks, unless there is InfiniBand or RoCE."""
+    # The messages with the long addresses of UCX end in memory that MPICH has not written. If it is not zero, Slurm
+    # rejects it as a message, and the ranks do not start. The addresses of libfabric are short.
+    is_chosen = _NETWORK in os.environ or "mpi4py.MPI" in sys.modules
+    if is_chosen or os.environ.get("SLURM_MPI_TYPE") != "pmi2" or package_version("mpich") == "unknown":
+        return
+    if not rdma.is_dir() or not any(rdma.iterdir()):
+        os.environ[_NETWORK] = "ofi"
 
 
 def unique_id(peers: Sequence[str] | None = None) -> bytes:
@@ -316,6 +334,7 @@ def open_world(rendezvous: Rendezvous) -> MpiBackend:
 def world() -> MpiBackend:
     """Return the communicator of all processes that MPI started together."""
     try:
+        load()
         from mpi4py import MPI
     except ImportError as error:
         raise CommunicatorError(f"cannot load MPI: {error}", hint=_INSTALL) from error

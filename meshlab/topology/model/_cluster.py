@@ -71,7 +71,8 @@ class Cluster:
     >>> import meshlab as ml
     >>> cluster = ml.preset("dgx-h100", nodes=2)
     >>> cluster
-    <Cluster DGX H100: 2 nodes, 16 × H100 80GB, NVLink domains of 8, levels device < nvlink < host < leaf < pod>
+    <Cluster DGX H100: 2 nodes, 16 × H100 80GB, NVLink domains of 8, levels device < nvlink < host < leaf < pod;
+    next: .health(), .plot()>
     >>> cluster.devices[11]
     Device(3, 'H100 80GB', 80 GiB, node1)
     >>> cluster.domain("host").tolist()
@@ -784,7 +785,7 @@ class Cluster:
 
     def __repr__(self) -> str:
         levels = f", levels {' < '.join(self.level_names)}" if self.n_nodes > 1 else ""
-        return f"<Cluster {self.title or self.names[0]}: {self.summary}{levels}>"
+        return f"<Cluster {self.title or self.names[0]}: {self.summary}{levels}; next: .health(), .plot()>"
 
     def _repr_html_(self) -> str:
         return card(self)

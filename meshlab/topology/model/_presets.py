@@ -639,7 +639,7 @@ def preset(
     >>> import meshlab as ml
     >>> ml.preset("dgx-h100", nodes=128)
     <Cluster DGX H100: 128 nodes, 1,024 × H100 80GB, NVLink domains of 8,
-    levels device < nvlink < host < leaf < pod < cluster>
+    levels device < nvlink < host < leaf < pod < cluster; next: .health(), .plot()>
     >>> ml.preset("gb200-nvl72").summary
     '18 nodes, 72 × GB200, NVLink domains of 72'
     """

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -486,3 +486,91 @@ def _peers(*columns: Ints) -> npt.NDArray[np.int64]:
         key = key * (int(column.max()) + 1) + column
     _, number, counts = np.unique(key, return_inverse=True, return_counts=True)
     return counts[number.ravel()]
+
+
+# -- uneven messages ---------------------------------------------------------------------------------------------------
+
+_MOST_PAIRS = 1 << 21  # whose levels are in memory at the same time
+
+
+class TrafficSums(NamedTuple):
+    """The bytes of a matrix by the level that they reach, while every group sends them between its members."""
+
+    by_level: Floats  # (2, levels, groups, size): sent and received by every member, to and from the others
+    largest_pair: Floats  # (groups,): from one member to another one inside an NVLink domain
+    climbs: Bools  # (groups,): whether a message changes rails inside one set of leaf switches
+
+    @classmethod
+    def of(cls, rank_map: RankMap, groups: Ints, bytes_: npt.NDArray[np.number]) -> TrafficSums:
+        """Return the sums of a matrix of shape (size, size) for groups of shape (groups, size)."""
+        count, size = groups.shape
+        between = np.array(bytes_, dtype=np.float64)
+        np.fill_diagonal(between, 0.0)
+        levels = len(rank_map.domains)
+        sums, pairs, climbs = np.zeros((2, levels, count, size)), np.zeros(count), np.zeros(count, dtype=bool)
+        step = max(1, _MOST_PAIRS // size**2)
+        for first in range(0, count, step):
+            part = slice(first, first + step)
+            level = _matrix_levels(rank_map, groups[part])
+            for number in np.unique(level).tolist():
+                at = np.where(level == number, between, 0.0)
+                sums[0, number, part], sums[1, number, part] = at.sum(axis=2), at.sum(axis=1)
+                if number == NVLINK:
+                    pairs[part] = at.max(axis=(1, 2))
+            climbs[part] = _climbs(rank_map, groups[part], level, between > 0)
+        return cls(sums, pairs, climbs)
+
+
+def traffic_flows(rank_map: RankMap, groups: Ints, sums: TrafficSums) -> Flows:
+    """Return the flows if the members of each group send the bytes of a matrix to each other.
+
+    Every rank sends over its own NICs, as in an all_to_all, whose flows are those of a matrix with equal bytes.
+    """
+    if groups.shape[1] == 1 or not sums.by_level.any():
+        return Flows.empty()
+    group = np.repeat(np.arange(len(groups), dtype=np.int32), groups.shape[1])
+    ranks = groups.ravel()
+    peers = _peers(group, rank_map.domains[NVLINK][ranks]) - 1
+    nvlink_gbs = _of_all_links(rank_map, ranks, rank_map.nvlink_gbs[ranks], peers)
+    inside = [(NVLINK, nvlink_gbs), (HOST, _slowest_inside(rank_map, groups))]
+
+    def entries(amount: Floats, number: int) -> tuple[npt.NDArray[np.intp], Outside]:
+        at = np.flatnonzero(amount)
+        return at, (ranks[at], group[at], np.full(len(at), number, dtype=np.int32), amount[at])
+
+    within: list[Inside] = []
+    outside: list[Outside] = []
+    for by_level in sums.by_level.reshape(2, len(rank_map.domains), -1):
+        parts: list[Inside] = []
+        for number, rates in inside:
+            at, flow = entries(by_level[number], number)
+            parts.append((*flow, rates[at]))
+        within.append(_joined(parts))
+        far = [entries(by_level[number], number)[1] for number in range(HOST + 1, len(by_level))]
+        outside.append(_joined(far) if far else Flows.empty().sent)
+    climbing = np.flatnonzero(sums.climbs).astype(np.int32)
+    return Flows(within[0], within[1], outside[0], outside[1], climbing)
+
+
+def _matrix_levels(rank_map: RankMap, groups: Ints) -> npt.NDArray[np.int8]:
+    """Return the innermost level that joins each pair of the members of every group: (groups, size, size)."""
+    size = groups.shape[1]
+    level = np.full((len(groups), size, size), len(rank_map.domains) - 1, dtype=np.int8)
+    for index in range(len(rank_map.domains) - 2, -1, -1):
+        domain = rank_map.domains[index][groups]
+        np.copyto(level, np.int8(index), where=domain[:, :, None] == domain[:, None, :])
+    if rank_map.patchy.any():
+        at = np.nonzero(level == HOST)
+        distance, _ = rank_map.links(groups[at[0], at[1]], groups[at[0], at[2]])
+        level[at] = np.where(distance == Distance.NVLINK, NVLINK, HOST)
+    return level
+
+
+def _climbs(rank_map: RankMap, groups: Ints, level: npt.NDArray[np.int8], sends: Bools) -> Bools:
+    """Return the groups that send between rails of one set of leaf switches."""
+    network = rank_map.cluster.levels
+    if not network or network[0].rails == 1:
+        return np.zeros(len(groups), dtype=bool)
+    leaf = network[0].of_node[rank_map.node[groups]]
+    changes = (leaf[:, :, None] == leaf[:, None, :]) & (level > len(INNER_LEVELS)) & sends
+    return np.asarray(changes.any(axis=(1, 2)))

@@ -7,10 +7,10 @@ received.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,11 @@ import numpy.typing as npt
 from meshlab.base._collectives import ALGORITHM_WORDS, COLLECTIVES, MODELLED, usual_collective
 from meshlab.base._errors import TopologyError, did_you_mean
 from meshlab.base._units import parse_size
+from meshlab.mesh._groups import Groups
+from meshlab.mesh._traffic import Traffic
 from meshlab.topology.model._levels import HOST, INNER_LEVELS, NVLINK, Floats, Ints
 from meshlab.topology.placement._crossings import uplink_gbs
-from meshlab.topology.placement._flows import Flows, flows_of
+from meshlab.topology.placement._flows import Flows, TrafficSums, flows_of, traffic_flows
 from meshlab.topology.placement._placement import Placement, has_unknown_links
 from meshlab.topology.placement._rank_map import RankMap
 from meshlab.topology.placement._scene import Scene, scene_of
@@ -108,6 +110,8 @@ class Loads:
     links: tuple[LinkLoad, ...]  # from the inside out
     state: str  # a key of `MARKS`
     limit: str  # links that need the longest time; empty if nothing is sent, or no bandwidth is known
+    busiest_nic: str = ""  # the NIC with the longest time, such as "node1/NIC3"; empty if none is used
+    traffic: Traffic | None = None  # the bytes between the members of each group, None if they are even
 
     @property
     def algorithm_words(self) -> str:
@@ -169,6 +173,19 @@ def plain_algorithm(collective: str) -> str:
     return "p2p" if "p2p" in COLLECTIVES[collective].traffic else "ring"
 
 
+TRAFFIC = "all_to_all_v"
+"""The collective that takes a traffic."""
+
+
+def check_takes_traffic(collective: str | None) -> None:
+    """Raise a `TopologyError` if a collective has no traffic."""
+    if collective not in (None, TRAFFIC):
+        raise TopologyError(
+            f"{collective} has no traffic, because all of its ranks have the same bytes",
+            hint=f"omit the traffic, or choose {TRAFFIC}",
+        )
+
+
 def check_collective(collective: str) -> None:
     """Raise a `TopologyError` if the loads of a collective are unknown."""
     if collective not in MODELLED:
@@ -186,9 +203,12 @@ def link_loads(
     size: int | str = "256M",
     algorithm: str | Sequence[str] | None = None,
     scene: Scene | None = None,
+    traffic: Traffic | None = None,
 ) -> Loads:
     """Compute the load of every link by the algorithm of all groups, or of every group; see `Placement.loads`."""
     groups = placement.mesh[axis]
+    if traffic is not None:
+        return _traffic_loads(placement, groups, traffic.of(groups.size, size), scene or scene_of(placement.cluster))
     collective = collective or usual_collective(groups.name)
     check_collective(collective)
     is_assumed = algorithm is None
@@ -211,22 +231,47 @@ def link_loads(
         else:
             flows = flows.joined(part.only(np.array([other == name for other in of_group])))
         volume = max(volume, _volume(placement, groups.array, name, collective, bytes_))
+    call = {"collective": collective, "algorithm": " and ".join(algorithms), "size_bytes": bytes_}
+    call |= {"volume_bytes": volume, "is_assumed": is_assumed and groups.size > 1}
+    return _summed(placement, groups, scene, flows, call)
+
+
+def _traffic_loads(placement: Placement, groups: Groups, traffic: Traffic, scene: Scene) -> Loads:
+    """Return the loads if the members of every group send the bytes of a traffic to each other."""
+    rank_map = placement.rank_map
+    sums = TrafficSums.of(rank_map, groups.array, traffic.array)
+    volume = float(sums.by_level[:, :, 0].sum(axis=1).max())
+    call = {"collective": TRAFFIC, "algorithm": plain_algorithm(TRAFFIC), "size_bytes": traffic.size_bytes}
+    call |= {"volume_bytes": volume, "is_assumed": False, "traffic": traffic}
+    return _summed(placement, groups, scene, traffic_flows(rank_map, groups.array, sums), call)
+
+
+def _summed(placement: Placement, groups: Groups, scene: Scene, flows: Flows, call: Mapping[str, Any]) -> Loads:
+    """Return the loads of the flows of all groups while they run a call."""
     links = _links(placement, scene, flows, len(groups))
     limit = _limit(links)
     climbs = np.zeros(len(groups), dtype=bool)
     climbs[flows.climbing] = True
     return Loads(
         axis=groups.name,
-        collective=collective,
-        algorithm=" and ".join(algorithms),
-        is_assumed=is_assumed and groups.size > 1,
-        size_bytes=bytes_,
-        volume_bytes=volume,
         climbs=climbs,
         links=links,
         state=_state(links, limit, groups.size, bool(climbs.any())),
         limit=limit,
+        busiest_nic=_busiest_nic(scene, links),
+        **call,
     )
+
+
+def _busiest_nic(scene: Scene, links: Sequence[LinkLoad]) -> str:
+    """Return the name of the NIC with the longest time, or an empty string if no NIC is used."""
+    number = next((link.busiest for link in links if link.name == "nic"), None)
+    if number is None:
+        return ""
+    # Hosts are in the order of drawing, and some may have no NICs.
+    count = np.array([kind.nics for kind in scene.kinds])[scene.kind_of]
+    host = int(np.flatnonzero((scene.first_nic <= number) & (number < scene.first_nic + count))[0])
+    return f"{scene.names[host]}/NIC{number - int(scene.first_nic[host])}"
 
 
 def _volume(placement: Placement, groups: Ints, algorithm: str, collective: str, size: int) -> float:

@@ -14,6 +14,7 @@ from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._forwarding import implementation
 from meshlab.base._units import format_bandwidth
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.mesh._traffic import TrafficLike
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._levels import HOST, NVLINK, Bools, Ints
@@ -165,7 +166,14 @@ class Placement:
         """
         return "\n".join(_explain_axis(self, name) for name in ([axis] if axis is not None else self._axes))
 
-    def loads(self, axis: str | Sequence[str], *, collective: str | None = None, size: int | str = "256M") -> Loads:
+    def loads(
+        self,
+        axis: str | Sequence[str],
+        *,
+        collective: str | None = None,
+        size: int | str = "256M",
+        traffic: TrafficLike | None = None,
+    ) -> Loads:
         """Compute groups, bytes and time of every link while all groups of an axis run one collective.
 
         The bytes are those of the algorithm that NCCL would choose, as in `meshlab.predict`. ``.algorithm`` names it.
@@ -179,17 +187,22 @@ class Placement:
             all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all or send_recv. By default send_recv
             for pp, all_to_all for ep, and all_reduce for all other axes.
         size : int or str, default "256M"
-            Message size in bytes, as in nccl-tests.
+            Message size in bytes, as in nccl-tests. To a pattern of a traffic it is the mean of all ranks.
+        traffic : Traffic or str, optional
+            The bytes between the ranks of each group in an all_to_all_v. All groups have the same traffic.
 
         Returns
         -------
         Loads
-            ``.table()`` has the busiest link of each kind, and ``.links`` has arrays of all links.
+            ``.table()`` has the busiest link of each kind, and ``.links`` has arrays of all links. ``.busiest_nic`` is
+            the name of the NIC with the longest time.
 
         Raises
         ------
         TopologyError
-            If the collective is unknown.
+            If the collective is unknown, or takes no traffic.
+        MeshError
+            If the traffic has a different number of ranks than the groups.
 
         Examples
         --------
@@ -197,8 +210,11 @@ class Placement:
         >>> placement = ml.place("pp=8, dp=96, tp=8", ml.preset("tapered-h100", nodes=768))
         >>> placement.loads("pp").table()[["link", "groups", "is_limit"]].values.tolist()[-1]
         ['pod to cluster', 768, True]
+        >>> skewed = ml.place("ep=16", ml.preset("dgx-h100", nodes=2)).loads("ep", traffic=ml.Traffic.zipf(1.2))
+        >>> skewed.busiest_nic, skewed.limit
+        ('node0/NIC2', 'nic')
         """
-        return implementation(Placement.loads)(self, axis, collective=collective, size=size)
+        return implementation(Placement.loads)(self, axis, collective=collective, size=size, traffic=traffic)
 
     def describe(self, *, size: int | str = "256M") -> str:
         """Return the machine, the links of every axis, what deserves attention, and the busiest links, as text.
@@ -419,7 +435,7 @@ class Placement:
         return words[i][j] if words[i][j] != UNKNOWN else words[j][i]
 
     def __repr__(self) -> str:
-        return f"<Placement of {self.mesh} on {self.cluster.summary}>"
+        return f"<Placement of {self.mesh} on {self.cluster.summary}; next: .explain(), .loads(axis), .plot()>"
 
     def _repr_html_(self) -> str:
         rows = []

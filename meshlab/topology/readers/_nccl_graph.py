@@ -119,7 +119,7 @@ class NcclGraphs:
 
     def __repr__(self) -> str:
         parts = [f"{graph.algorithm} × {len(graph.channels)} channels ({graph.gpu_path})" for graph in self.graphs[:8]]
-        return f"<NcclGraphs: {', '.join(parts)}{', …' * (len(self) > 8)}>"
+        return f"<NcclGraphs: {', '.join(parts)}{', …' * (len(self) > 8)}; next: .frame()>"
 
     def _repr_html_(self) -> str:
         rows: list[Sequence[object]] = [

@@ -64,7 +64,10 @@ def test_the_verdict_comes_first(tuning: Tuning) -> None:
     assert lines[0] == "tp (groups of 2) · 2 × H200 · NCCL 2.32.3 · graph · float32 · in place"
     assert lines[1] == expected
     assert f"all_reduce  1{THIN}KiB to 2{THIN}KiB  symmetric window, ≤ 4 CTAs  33 to 34{THIN}%" in lines
-    assert repr(tuning) == "<Tuning of tp in tp=2 on 2 × H200 · NCCL 2.32.3: all_reduce 22 %, all_gather 22 %>"
+    assert repr(tuning) == (
+        "<Tuning of tp in tp=2 on 2 × H200 · NCCL 2.32.3: all_reduce 22 %, all_gather 22 %; next: .frame(), .plot(), "
+        ".save(path)>"
+    )
     html = tuning._repr_html_()
     assert html.index("22\N{THIN SPACE}% less time") < html.index("<svg") < html.index("<table")
 

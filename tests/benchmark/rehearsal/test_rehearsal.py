@@ -18,7 +18,7 @@ from meshlab.benchmark.on_ranks import _training_step as training_step
 from meshlab.benchmark.on_ranks._training_step import Variant
 from meshlab.benchmark.rehearsal import _rehearse as rehearsing
 from meshlab.benchmark.rehearsal._rehearsal import Rehearsal, RehearsedCall, RehearsedLayout
-from meshlab.prediction._job import StepCall
+from meshlab.prediction._step_calls import StepCall
 from tests.analysis.trial_maker import WINDOW, a_tuning, both
 
 MESH = "dp=2, tp=2"
@@ -290,7 +290,7 @@ def test_a_rehearsal_is_shown_as_text_and_html() -> None:
     found = rehearsal_of(layout_of("dp=2, tp=2", [150] * 6))
     assert repr(found) == (
         "<Rehearsal on 2 × H100 · NCCL: dp=2, tp=2: a step takes 150\N{THIN SPACE}µs, of which communication adds "
-        "50.0\N{THIN SPACE}µs (33 %)>"
+        "50.0\N{THIN SPACE}µs (33 %); next: .explain(), .plot()>"
     )
     html = found._repr_html_()
     assert "matrix products in float16 at 600 TFLOP/s" in html

@@ -1,0 +1,11 @@
+"""
+The picture
+===========
+
+:class:`meshlab.widgets.Picture` draws up to 16,384 GPUs on a canvas, at any zoom.
+"""
+
+import meshlab as ml
+
+picture = ml.widgets.Picture("dp=2, tp=8", ml.preset("dgx-h100", nodes=2), axis="dp")
+picture
