@@ -623,6 +623,30 @@ def test_engines_shrink_to_the_ranks_that_are_left() -> None:
         assert engines.verify("dp=2")["is_right"].all()
 
 
+@pytest.mark.long
+def test_a_stuck_rank_is_killed_before_the_others_abort() -> None:
+    """With Gloo in the place of NCCL, whose abort may wait for the stuck rank."""
+    try:
+        gloo.check_installed()
+    except CommunicatorError as error:
+        pytest.skip(error.message)
+
+    def stay_away(comm: Any) -> None:
+        comm.barrier()
+        if comm.rank == 1:
+            time.sleep(600)
+        comm.to_host(comm.all_reduce(comm.xp.ones(4)))
+
+    with ml.launch(3, backend="gloo", timeout_s=180) as engines:
+        rank_set: Any = engines._rank_set
+        rank_set._facts = dataclasses.replace(rank_set._facts, survives=True)
+        pids = [info.pid for info in engines.ranks]
+        with pytest.raises(EngineError, match="rank 1"):
+            engines.run(stay_away, deadline_s=1)
+        assert engines.shrink() == ("rank 1",)
+        assert [info.pid for info in engines.ranks] == [pids[0], pids[2]]
+
+
 def test_threads_have_no_ranks_that_are_left(thread_engines: ml.Engines) -> None:
     with pytest.raises(EngineError, match="the engines have no hosts to leave out"):
         thread_engines.shrink()
