@@ -81,11 +81,17 @@ def main() -> int:
     begin = time.monotonic()
     if options.only != "library":
         with ml.launch(options.ranks, backend=options.backend) as engines:
-            for faults, ways in (("killed", "restart"), ("stuck", "restart"), ("killed", "shrink")):
+            for faults, ways in (
+                ("killed", "restart"),
+                ("killed", "shrink"),
+                ("stuck", "restart"),
+                ("stuck", "shrink"),
+            ):
                 if ways == "shrink" and options.backend != "nccl":
                     continue
+                repeats = options.repeats if faults == "killed" else -(-options.repeats // 2)
                 table = ml.benchmark.recovery(
-                    engines, faults=faults, ways=ways, communicators=options.communicators, repeats=options.repeats
+                    engines, faults=faults, ways=ways, communicators=options.communicators, repeats=repeats
                 )
                 file = options.out / "recovery.csv"
                 table.to_csv(file, mode="a", header=not file.exists(), index=False)
