@@ -19,7 +19,7 @@ from meshlab.benchmark.on_ranks._checking import fill_periodically
 from meshlab.benchmark.on_ranks._option_trials import Status, TrialVote, prepare_trial
 from meshlab.benchmark.on_ranks._sampling import StopVote
 from meshlab.benchmark.on_ranks._step_calls import aggregated, set_up_step
-from meshlab.benchmark.on_ranks._training_step import CallThread
+from meshlab.benchmark.on_ranks._training_step import CallThread, wait_kernel
 from meshlab.comm._backend import Mode, Timings
 from meshlab.comm._catalog import CATALOG
 from meshlab.comm._elements import find_dtype, is_integer
@@ -35,6 +35,9 @@ Ints = npt.NDArray[np.int32]
 
 PARTS = ("compute", "communication", "both", "compute_within", "communication_within")
 """The times of a pair: the product alone, the call alone, both together, and each of them within both."""
+
+HEAD_US = 4.0
+"""The time by which a call starts before the product, in µs."""
 
 _PATTERN = 65537
 """The number of different elements of a matrix. A prime, so that the rows differ."""
@@ -269,6 +272,7 @@ class _StreamLanes(_Lanes):
         backend: Any = comm.backend
         self._backend = backend
         self._cuda: Any = comm.xp.cuda
+        self._wait = wait_kernel(comm.xp)
         self._communication = backend.stream
         self._compute = self._cuda.Stream(non_blocking=True)
         self._multiply: Callable[[], object] = self._multiply_on_stream
@@ -301,14 +305,15 @@ class _StreamLanes(_Lanes):
         warm.record(compute)
         communication.wait_event(warm)
         for start, computed, begin, end, done in events:
-            # All ranks start at a barrier. The stream that has just left it begins at once, and the other one a few µs
-            # later, after an event. So the call gets its multiprocessors before the product takes all that are left. In
-            # the other order, it waits for most of the product, whose thread blocks go first.
+            # All ranks start at a barrier. A call that begins some µs earlier gets its multiprocessors before the product
+            # takes all that are left. In the other order, it waits for most of the product's thread blocks, which go
+            # first. The product alone has the same delay.
             self._barrier()
             start.record(communication)
             if first == "call":
                 self._enqueue_call(communicates, begin, end)
                 compute.wait_event(start)
+                self._delay()
             else:
                 compute.wait_event(start)
                 start.record(compute)
@@ -329,6 +334,11 @@ class _StreamLanes(_Lanes):
                 for start, computed, begin, end, done in events
             ]
         )
+
+    def _delay(self) -> None:
+        """Occupy one thread of the product's stream for a moment."""
+        with self._compute:
+            self._wait((1,), (1,), (self._comm.xp.uint64(1e3 * HEAD_US),))
 
     def _enqueue_call(self, communicates: bool, begin: Any, end: Any) -> None:
         begin.record(self._communication)

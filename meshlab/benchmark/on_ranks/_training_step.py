@@ -578,7 +578,7 @@ class _Waits:
     """Waits on a stream that occupy one multiprocessor, instead of computation."""
 
     def __init__(self, xp: Any, stream: Any, flops_per_us: float) -> None:
-        self._kernel, self._stream, self._flops_per_us = _wait_kernel(xp), stream, flops_per_us
+        self._kernel, self._stream, self._flops_per_us = wait_kernel(xp), stream, flops_per_us
         self._xp = xp
 
     def __call__(self, flops: float) -> None:
@@ -595,7 +595,7 @@ def release_memory(comm: Communicator) -> None:
 
 
 @cache
-def _wait_kernel(xp: Any) -> Any:
+def wait_kernel(xp: Any) -> Any:
     """Return a kernel that waits for a number of nanoseconds."""
     code = """
     extern "C" __global__ void meshlab_wait(unsigned long long ns) {
