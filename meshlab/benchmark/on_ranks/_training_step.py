@@ -348,7 +348,7 @@ class _ThreadLanes(_Lanes):
 
     def __post_init__(self) -> None:
         self._barrier = self.everyone.prepare("barrier")
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, CallThread] = {}
 
     def run(self, operations: Sequence[Operation], spans: Floats | None = None) -> Floats:
         """Run a step, see `_Lanes`."""
@@ -379,9 +379,9 @@ class _ThreadLanes(_Lanes):
                     spans[number] = (flight.began - start) * 1e6, (flight.began - start + flight.seconds) * 1e6
         return np.array([clock() - start, math.nan, *exposed, *busy]) * 1e6
 
-    def _worker(self, axis: int) -> Worker:
+    def _worker(self, axis: int) -> CallThread:
         if axis not in self._workers:
-            self._workers[axis] = Worker()
+            self._workers[axis] = CallThread()
             self._workers[axis].start()
         return self._workers[axis]
 
@@ -408,7 +408,7 @@ class Flight:
         return self.seconds
 
 
-class Worker(threading.Thread):
+class CallThread(threading.Thread):
     """Runs the calls of one communicator in order."""
 
     def __init__(self) -> None:
@@ -599,7 +599,7 @@ class _Waits:
     """Waits on a stream that occupy one multiprocessor, instead of computation."""
 
     def __init__(self, xp: Any, stream: Any, flops_per_us: float) -> None:
-        self._kernel, self._stream, self._flops_per_us = _wait_kernel(xp), stream, flops_per_us
+        self._kernel, self._stream, self._flops_per_us = wait_kernel(xp), stream, flops_per_us
         self._xp = xp
 
     def __call__(self, flops: float) -> None:
@@ -616,7 +616,7 @@ def release_memory(comm: Communicator) -> None:
 
 
 @cache
-def _wait_kernel(xp: Any) -> Any:
+def wait_kernel(xp: Any) -> Any:
     """Return a kernel that waits for a number of nanoseconds."""
     code = """
     extern "C" __global__ void meshlab_wait(unsigned long long ns) {

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshlab.benchmark.on_ranks._training_step import (
+    CallThread,
     Operation,
     Overlap,
     RepeatedCalls,
@@ -18,7 +19,6 @@ from meshlab.benchmark.on_ranks._training_step import (
     StepOptions,
     TimedCall,
     Variant,
-    Worker,
     _pause,
     _StreamLanes,
     expand,
@@ -136,7 +136,7 @@ def test_a_worker_reports_the_error_of_its_call() -> None:
     def fail() -> None:
         raise ValueError("a bad cable")
 
-    worker = Worker()
+    worker = CallThread()
     worker.start()
     call: Any = fail
     flight = worker.submit(call)
