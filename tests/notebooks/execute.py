@@ -1,0 +1,164 @@
+"""Execute the notebooks and store their outputs: ``python -m tests.notebooks.execute [NAME …]``.
+
+Each notebook runs from top to bottom in an empty folder, with this checkout of meshlab. Its outputs are stored small and
+without what differs from machine to machine. A notebook is skipped, visibly, if a module that it imports is not
+installed, or if its metadata asks for GPUs (``{"meshlab": {"needs": ["gpus"]}}``) and there are less than two.
+``--out FOLDER`` writes the executed files elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import base64
+import contextlib
+import hashlib
+import io
+import os
+import re
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+LARGEST_BYTES = 300_000
+"""The limit of a notebook with its outputs. Code hosts do not show large ones."""
+
+_LONGEST_S = 600
+
+# Names of elements in SVG are random otherwise, and each execution would change all figures.
+_SETUP = """
+import matplotlib
+matplotlib.rcParams["svg.hashsalt"] = "notebook"
+"""
+
+
+def digest(notebook: Any) -> str:
+    """Return a digest of the code cells, which changes when the outputs become stale."""
+    code = "\0".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    return hashlib.sha256(code.encode()).hexdigest()[:16]
+
+
+def missing(notebook: Any) -> str:
+    """Return what this machine lacks to execute a notebook. Empty if it lacks nothing."""
+    names: set[str] = set()
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            tree = ast.parse("\n".join(line for line in cell.source.splitlines() if line[:1] not in "%!" or not line))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Import):
+                    names |= {alias.name.split(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    names.add(node.module.split(".")[0])
+    lacking = [name for name in sorted(names) if find_spec(name) is None]
+    if "gpus" in notebook.metadata.get("meshlab", {}).get("needs", ()):
+        from meshlab.engines._launch import count_gpus
+
+        if count_gpus() < 2:
+            lacking.append("two GPUs")
+    return ", ".join(lacking)
+
+
+def small_png(data: str) -> str:
+    """Return a PNG with a palette, which is a third as large for a figure."""
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(base64.b64decode(data))).convert("RGBA")
+    sheet = Image.new("RGBA", image.size, "white")  # a transparent figure would be black on black in a dark theme
+    sheet.alpha_composite(image)
+    file = io.BytesIO()
+    sheet.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def without_machine(text: str, folder: str) -> str:
+    """Replace the folders and the name of this machine."""
+    text = text.replace(f"{folder}/", "").replace(folder, ".").replace(str(ROOT), "meshlab")
+    text = text.replace(str(Path(sys.prefix)), "venv").replace(str(Path.home()) + "/", "~/")
+    host = socket.gethostname()
+    return re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "this-host", text)
+
+
+def stored(output: Any, folder: str) -> Any | None:
+    """Return an output as it is stored. None if it is not: progress and warnings on standard error."""
+    if output.output_type == "stream":
+        if output.name == "stderr":
+            return None
+        output.text = without_machine(output.text, folder)
+        return output
+    data = output.get("data", {})
+    data.pop(VIEW, None)  # without a kernel a front end shows the HTML next to it
+    html = data.get("text/html", "")
+    if "<svg" in html or "<img" in html:
+        data.pop("image/png", None)
+    for kind, content in list(data.items()):
+        if kind == "image/png":
+            data[kind] = small_png(content)
+        elif isinstance(content, str):
+            data[kind] = without_machine(content, folder)
+    return output
+
+
+def execute(path: Path, target: Path) -> str:
+    """Execute a notebook and write it to `target`. Return what was done."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(path, as_version=4)
+    if lacking := missing(notebook):
+        return f"SKIPPED, it needs {lacking}"
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        setup = nbformat.v4.new_code_cell(_SETUP)
+        notebook.cells.insert(0, setup)
+        NotebookClient(
+            notebook, timeout=_LONGEST_S, record_timing=False, resources={"metadata": {"path": folder}}
+        ).execute()
+        notebook.cells.remove(setup)
+        for number, cell in enumerate([cell for cell in notebook.cells if cell.cell_type == "code"], 1):
+            cell.execution_count = number
+            cell.outputs = [kept for output in cell.outputs if (kept := stored(output, folder)) is not None]
+            for output in cell.outputs:
+                if output.output_type == "execute_result":
+                    output.execution_count = number
+    elapsed = time.monotonic() - start
+    notebook.metadata.pop("widgets", None)
+    notebook.metadata["language_info"] = {"name": "python"}
+    notebook.metadata["meshlab"] = {**notebook.metadata.get("meshlab", {}), "code": digest(notebook)}
+    text = nbformat.writes(notebook, indent=1) + "\n"
+    target.write_text(text, encoding="utf-8")
+    return f"{elapsed:.0f} s, {len(text.encode()) / 1000:.0f} kB"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Execute the named notebooks, or all of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="beginning of a file name, such as 03")
+    parser.add_argument("--out", type=Path, help="folder for the executed notebooks (default: in place)")
+    options = parser.parse_args(arguments)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    chosen = [path for path in NOTEBOOKS if not options.names or path.name.startswith(tuple(options.names))]
+    failures = 0
+    for path in chosen:
+        target = path if options.out is None else options.out / path.name
+        outcome = "failed"
+        try:
+            outcome = execute(path, target)
+        except Exception as error:
+            failures += 1
+            outcome = f"FAILED: {error}"
+        with contextlib.suppress(BrokenPipeError):
+            print(f"{path.stem}: {outcome}", flush=True)
+    return 1 if failures or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
