@@ -1,7 +1,7 @@
 """Execute the notebooks and store their outputs: ``python -m tests.notebooks.execute [NAME …]``.
 
-Each notebook runs from top to bottom in an empty folder, with this checkout of meshlab. Its outputs are stored small and
-without what differs from machine to machine. A notebook is skipped, visibly, if a module that it imports is not
+Each notebook runs from top to bottom in an empty folder, with this checkout of meshlab. Its outputs are stored small
+and without what differs from machine to machine. A notebook is skipped, visibly, if a module that it imports is not
 installed, or if its metadata asks for GPUs (``{"meshlab": {"needs": ["gpus"]}}``) and there are less than two.
 ``--out FOLDER`` writes the executed files elsewhere.
 """
@@ -87,18 +87,42 @@ def without_machine(text: str, folder: str) -> str:
     return re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "this-host", text)
 
 
+def picture(html: str) -> str:
+    """Return the figure in an output as an SVG of its own, in its light colours on white.
+
+    In a notebook, a figure is HTML that follows the theme of the page. Code hosts remove SVG from HTML, but show an SVG.
+    """
+    from meshlab.plots._theme import LIGHT
+
+    match = re.search(r"<svg\b.*</svg>", html, re.DOTALL)
+    assert match is not None
+    svg = re.sub(r"light-dark\((#\w+), *#\w+\)", r"\1", match[0]).replace("currentColor", LIGHT.ink)
+    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)
+    start = re.match(r'<svg\b[^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>', svg)
+    assert start is not None
+    width, height = (round(float(size) * 4 / 3) for size in start.groups())  # from points to pixels
+    tag = re.sub(r' style="[^"]*"', "", start[0])
+    tag = tag.replace("<svg", f'<svg width="{width}" height="{height}"', 1)
+    return f'{tag}<rect width="100%" height="100%" fill="{LIGHT.background}"/>{svg[start.end() :]}'
+
+
 def stored(output: Any, folder: str) -> Any | None:
-    """Return an output as it is stored. None if it is not: progress and warnings on standard error."""
+    """Return an output as it is stored. None if it is not: progress, and warnings on standard error."""
     if output.output_type == "stream":
         if output.name == "stderr":
             return None
         output.text = without_machine(output.text, folder)
         return output
     data = output.get("data", {})
-    data.pop(VIEW, None)  # without a kernel a front end shows the HTML next to it
+    # Without a kernel, a front end shows the HTML next to a widget. A progress bar has none.
+    is_widget = data.pop(VIEW, None) is not None
     html = data.get("text/html", "")
+    if is_widget and not html:
+        return None
     if "<svg" in html or "<img" in html:
         data.pop("image/png", None)
+    if data.get("text/plain", "").startswith("<ThemedFigure"):
+        data["image/svg+xml"] = picture(data.pop("text/html"))
     for kind, content in list(data.items()):
         if kind == "image/png":
             data[kind] = small_png(content)

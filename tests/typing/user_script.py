@@ -27,7 +27,7 @@ def describe() -> ml.DeviceMesh:
     try:
         ml.DeviceMesh("dp=2, tp=3", world_size=8)
     except ml.MeshlabError as error:
-        assert error.hint
+        print(error.message, error.hint)
     mesh.plot("tp")
     return mesh
 
