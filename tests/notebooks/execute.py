@@ -47,24 +47,34 @@ def digest(notebook: Any) -> str:
     return hashlib.sha256(code.encode()).hexdigest()[:16]
 
 
-def missing(notebook: Any) -> str:
-    """Return what this machine lacks to execute a notebook. Empty if it lacks nothing."""
+def missing_modules(notebook: Any) -> list[str]:
+    """Return the modules that a notebook imports and this Python does not have."""
     names: set[str] = set()
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            tree = ast.parse("\n".join(line for line in cell.source.splitlines() if line[:1] not in "%!" or not line))
+            tree = ast.parse("\n".join(line for line in cell.source.splitlines() if not line.startswith(("%", "!"))))
             for node in ast.walk(tree):
                 if isinstance(node, ast.Import):
                     names |= {alias.name.split(".")[0] for alias in node.names}
                 elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                     names.add(node.module.split(".")[0])
-    lacking = [name for name in sorted(names) if find_spec(name) is None]
-    if "gpus" in notebook.metadata.get("meshlab", {}).get("needs", ()):
+    return [name for name in sorted(names) if find_spec(name) is None]
+
+
+def needs_gpus(notebook: Any) -> bool:
+    """Return whether the stored outputs of a notebook must be those of GPUs."""
+    return "gpus" in notebook.metadata.get("meshlab", {}).get("needs", ())
+
+
+def missing(notebook: Any) -> list[str]:
+    """Return what this machine lacks to store the outputs of a notebook."""
+    lacking = missing_modules(notebook)
+    if needs_gpus(notebook):
         from meshlab.engines._launch import count_gpus
 
         if count_gpus() < 2:
             lacking.append("two GPUs")
-    return ", ".join(lacking)
+    return lacking
 
 
 def small_png(data: str) -> str:
@@ -90,7 +100,7 @@ def without_machine(text: str, folder: str) -> str:
 def picture(html: str) -> str:
     """Return the figure in an output as an SVG of its own, in its light colours on white.
 
-    In a notebook, a figure is HTML that follows the theme of the page. Code hosts remove SVG from HTML, but show an SVG.
+    In a notebook, a figure is HTML that follows the theme of the page. Code hosts remove SVG from HTML, but show SVG.
     """
     from meshlab.plots._theme import LIGHT
 
@@ -138,7 +148,7 @@ def execute(path: Path, target: Path) -> str:
 
     notebook = nbformat.read(path, as_version=4)
     if lacking := missing(notebook):
-        return f"SKIPPED, it needs {lacking}"
+        return f"SKIPPED, it needs {' and '.join(lacking)}"
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         setup = nbformat.v4.new_code_cell(_SETUP)
