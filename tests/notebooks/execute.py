@@ -34,11 +34,19 @@ LARGEST_BYTES = 300_000
 
 _LONGEST_S = 600
 
-# Names of elements in SVG are random otherwise, and each execution would change all figures.
+# In a notebook, a figure is SVG within HTML, which follows the theme of the page. Code hosts remove SVG from HTML, and
+# JupyterLab does until a notebook is trusted. So each figure also leaves a PNG behind it, which is stored instead.
 _SETUP = """
-import matplotlib
-matplotlib.rcParams["svg.hashsalt"] = "notebook"
+import base64
+from meshlab.plots import _style
+
+def figure_svg(figure, *, label="", svg=_style.figure_svg):
+    png = base64.b64encode(_style.figure_png(figure, dpi=120)).decode()
+    return f"{svg(figure, label=label)}<!--png {round(figure.get_figwidth() * 96)} {png}-->"
+
+_style.figure_svg = figure_svg
 """
+_FIGURE = re.compile(r"<svg\b([^>]*)>(?:(?!<svg\b).)*?</svg><!--png (\d+) ([\w+/=]+)-->", re.DOTALL)
 
 
 def digest(notebook: Any) -> str:
@@ -97,23 +105,11 @@ def without_machine(text: str, folder: str) -> str:
     return re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "this-host", text)
 
 
-def picture(html: str) -> str:
-    """Return the figure in an output as an SVG of its own, in its light colours on white.
-
-    In a notebook, a figure is HTML that follows the theme of the page. Code hosts remove SVG from HTML, but show SVG.
-    """
-    from meshlab.plots._theme import LIGHT
-
-    match = re.search(r"<svg\b.*</svg>", html, re.DOTALL)
-    assert match is not None
-    svg = re.sub(r"light-dark\((#\w+), *#\w+\)", r"\1", match[0]).replace("currentColor", LIGHT.ink)
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)
-    start = re.match(r'<svg\b[^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>', svg)
-    assert start is not None
-    width, height = (round(float(size) * 4 / 3) for size in start.groups())  # from points to pixels
-    tag = re.sub(r' style="[^"]*"', "", start[0])
-    tag = tag.replace("<svg", f'<svg width="{width}" height="{height}"', 1)
-    return f'{tag}<rect width="100%" height="100%" fill="{LIGHT.background}"/>{svg[start.end() :]}'
+def image(match: re.Match[str]) -> str:
+    """Return an image for HTML in place of a figure."""
+    label = re.search(r'aria-label="[^"]*"', match[1])
+    alt = label[0].removeprefix("aria-label=") if label else '""'
+    return f'<img alt={alt} width="{match[2]}" src="data:image/png;base64,{small_png(match[3])}"/>'
 
 
 def stored(output: Any, folder: str) -> Any | None:
@@ -129,10 +125,14 @@ def stored(output: Any, folder: str) -> Any | None:
     html = data.get("text/html", "")
     if is_widget and not html:
         return None
-    if "<svg" in html or "<img" in html:
+    figure = _FIGURE.search(html)
+    if figure is not None and data.get("text/plain", "").startswith("<ThemedFigure"):
+        data.pop("text/html")
+        data["image/png"] = figure[3]
+        output.metadata["image/png"] = {"width": int(figure[2])}
+    elif html:
+        data["text/html"] = _FIGURE.sub(image, html)
         data.pop("image/png", None)
-    if data.get("text/plain", "").startswith("<ThemedFigure"):
-        data["image/svg+xml"] = picture(data.pop("text/html"))
     for kind, content in list(data.items()):
         if kind == "image/png":
             data[kind] = small_png(content)

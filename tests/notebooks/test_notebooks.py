@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from meshlab.plots._style import figure_png
 from tests.notebooks.execute import (
     LARGEST_BYTES,
     NOTEBOOKS,
@@ -16,7 +19,7 @@ from tests.notebooks.execute import (
     execute,
     missing_modules,
     needs_gpus,
-    picture,
+    stored,
 )
 
 
@@ -49,18 +52,31 @@ def test_the_outputs_are_small_and_show_no_machine(path: Path) -> None:
     assert [output.evalue for output in outputs if output.output_type == "error"] == []
     assert [output.text for output in outputs if output.get("name") == "stderr"] == []
     assert not any(VIEW in output.get("data", {}) for output in outputs), "a code host shows nothing of a widget"
+    assert not any("<svg" in output.get("data", {}).get("text/html", "") for output in outputs), "it removes SVG"
     text = path.read_text()
     assert re.findall(r".{20}(?:/tmp|/root|/home|/Users|/work|/usr)/.{20}", text) == []
 
 
-def test_a_figure_is_stored_as_an_svg_on_white() -> None:
-    svg = picture(
-        '<svg viewBox="0 0 75 30" style="width:4in"><path d="M 1.23456" fill="light-dark(#111, #eee)"/></svg>'
+def test_figures_are_stored_as_png() -> None:
+    import matplotlib.figure
+
+    png = base64.b64encode(figure_png(matplotlib.figure.Figure(figsize=(2, 1)))).decode()
+    html = f'<div><svg aria-label="a figure"><path/></svg><!--png 192 {png}--></div>'
+    data = {"text/html": html, "text/plain": "<ThemedFigure size 200x100 with 1 Axes>", "image/png": "other"}
+    output = nbformat_output(data)
+    shown = stored(output, "/somewhere")
+    assert sorted(shown.data) == ["image/png", "text/plain"]
+    assert shown.metadata["image/png"] == {"width": 192}
+    card = stored(nbformat_output({"text/html": html, "text/plain": "<Run>"}), "/somewhere")
+    assert re.fullmatch(
+        r'<div><img alt="a figure" width="192" src="data:image/png;base64,[^"]+"/></div>', card.data["text/html"]
     )
-    assert svg.startswith(
-        '<svg width="100" height="40" viewBox="0 0 75 30"><rect width="100%" height="100%" fill="#ffffff"/>'
-    )
-    assert svg.endswith('<path d="M 1.23" fill="#111"/></svg>')
+
+
+def nbformat_output(data: dict[str, str]) -> Any:
+    import nbformat
+
+    return nbformat.v4.new_output("display_data", data=data)
 
 
 def test_a_notebook_that_this_machine_cannot_execute_is_skipped(tmp_path: Path) -> None:
