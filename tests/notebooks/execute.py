@@ -19,6 +19,7 @@ import re
 import socket
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -33,6 +34,7 @@ LARGEST_BYTES = 300_000
 """The limit of a notebook with its outputs. Code hosts do not show large ones."""
 
 _LONGEST_S = 600
+_WIDTH = 120  # of printed lines, in characters
 
 # In a notebook, a figure is SVG within HTML, which follows the theme of the page. Code hosts remove SVG from HTML, and
 # JupyterLab does until a notebook is trusted. So each figure also leaves a PNG behind it, which is stored instead.
@@ -112,12 +114,22 @@ def image(match: re.Match[str]) -> str:
     return f'<img alt={alt} width="{match[2]}" src="data:image/png;base64,{small_png(match[3])}"/>'
 
 
+def wrapped(text: str) -> str:
+    """Break the long lines of a printed text between words. Front ends break them anywhere."""
+    lines = []
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        options = {"subsequent_indent": indent, "break_long_words": False, "break_on_hyphens": False}
+        lines += textwrap.wrap(line, _WIDTH, **options) if len(line) > _WIDTH else [line]
+    return "\n".join(lines) + "\n" * text.endswith("\n")
+
+
 def stored(output: Any, folder: str) -> Any | None:
     """Return an output as it is stored. None if it is not: progress, and warnings on standard error."""
     if output.output_type == "stream":
         if output.name == "stderr":
             return None
-        output.text = without_machine(output.text, folder)
+        output.text = wrapped(without_machine(output.text, folder))
         return output
     data = output.get("data", {})
     # Without a kernel, a front end shows the HTML next to a widget. A progress bar has none.

@@ -20,6 +20,7 @@ from tests.notebooks.execute import (
     missing_modules,
     needs_gpus,
     stored,
+    wrapped,
 )
 
 
@@ -71,6 +72,14 @@ def test_figures_are_stored_as_png() -> None:
     assert re.fullmatch(
         r'<div><img alt="a figure" width="192" src="data:image/png;base64,[^"]+"/></div>', card.data["text/html"]
     )
+
+
+def test_long_lines_that_a_cell_prints_are_broken_between_words() -> None:
+    text = wrapped("short\n  " + "word " * 40 + "end\n")
+    assert text.startswith("short\n  word ")
+    assert "\n    word " in text
+    assert max(map(len, text.splitlines())) <= 120
+    assert text.endswith("end\n")
 
 
 def nbformat_output(data: dict[str, str]) -> Any:
