@@ -127,6 +127,14 @@ class Communicator(CollectiveMethods):
         ------
         CommunicatorError
             If the engines have not opened torch on the mesh.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(1, backend="threads") as engines:
+        ...     print(engines.run(lambda comm: comm.torch_mesh, check=False)["error"][0])
+        CommunicatorError: torch has no mesh in this task; call engines.torch(mesh) first, and pass the same mesh to the
+        task
         """
         torch = self._root._torch
         if torch is None or torch.mesh is None:
