@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
-from importlib.util import find_spec
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 

@@ -527,7 +527,7 @@ class Replay:
         return ["axis", "collective", "size", "calls", "trace", "replay", "ratio", "verdict"], rows
 
     def __repr__(self) -> str:
-        return f"<Replay on {self.where}: {self.headline}>"
+        return f"<Replay on {self.where}: {self.headline}; next: .explain(), .plot()>"
 
     def __str__(self) -> str:
         header, rows = self.table()
