@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -38,6 +38,7 @@ from meshlab.benchmark.rehearsal._session import (
     shared_bytes,
     sharing_of,
     step_of,
+    tuned_step,
 )
 from meshlab.comm._backend import CallChoice
 from meshlab.comm._catalog import Collective, find_collective
@@ -435,7 +436,7 @@ def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float 
         if axis >= 0:
             size = min(call.size_bytes * size_scale * rest, most_bytes)
             step = step_of(call.collective, call.dtype, layout.sets[axis][1], layout.n_ranks[axis], int(size))
-            step = _tuned(step, layout.choices.get(step.axis, ()))
+            step = tuned_step(step, layout.choices.get(step.axis, ()))
         flops = call.gap_flops * size_scale * rest
         timed.append(TimedCall(axis, step, flops, call.overlaps, call.micro_batches < layout.micro_batches))
         if number != call.block:
@@ -443,15 +444,6 @@ def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float 
             number = call.block
         blocks[-1] = blocks[-1]._replace(calls=(*blocks[-1].calls, timed[-1]))
     return _Scaled(Schedule(tuple(blocks), micro_batches), tuple(timed), tuple(repeats), (n_layers, most))
-
-
-def _tuned(step: Step, choices: Sequence[CallChoice]) -> Step:
-    """Return a call with the options that a tuning chose for its size."""
-    size = step.size_bytes or 0
-    for choice in choices:
-        if choice.collective == step.collective and (choice.max_bytes is None or size <= choice.max_bytes):
-            return replace(step, buffers=choice.buffers, **asdict(choice.config))
-    return step
 
 
 # -- measurement -------------------------------------------------------------------------------------------------------

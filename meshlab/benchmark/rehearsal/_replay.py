@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -28,6 +28,7 @@ from meshlab.benchmark.rehearsal._session import (
     shared_bytes,
     sharing_of,
     step_of,
+    tuned_step,
 )
 from meshlab.comm._catalog import find_collective
 from meshlab.comm._elements import DTYPES
@@ -177,12 +178,7 @@ class _Side:
             return replace(step, **options)
         if self.tuning.mesh[self.tuning.axis].size != step.n_ranks:
             return step
-        for choice in self.tuning.choices():
-            if choice.collective == step.collective and (
-                choice.max_bytes is None or step.size_bytes <= choice.max_bytes
-            ):
-                return replace(step, buffers=choice.buffers, **asdict(choice.config))
-        return step
+        return tuned_step(step, self.tuning.choices())
 
 
 def _sides(engines: Engines, calls: CallList, against: Mapping[str, Any], options: OptionArguments) -> list[_Side]:

@@ -104,8 +104,8 @@ class Replay:
     >>> import meshlab as ml
     >>> with ml.launch(4, backend="threads") as engines:
     ...     replayed = ml.benchmark.replay(engines, ml.Trace.example(), size_scale=1 / 1024, budget_s=1)
-    >>> replayed.headline
-    '24 calls of 1 GiB were made again in their order. No verdict on times: 4 ranks are threads of one process'
+    >>> replayed.why_incomparable, len(replayed.calls())
+    ('4 ranks are threads of one process', 24)
     """
 
     call_list: CallList
@@ -527,7 +527,7 @@ class Replay:
         return ["axis", "collective", "size", "calls", "trace", "replay", "ratio", "verdict"], rows
 
     def __repr__(self) -> str:
-        return f"<Replay on {self.where}: {self.headline}>"
+        return f"<Replay on {self.where}: {self.headline}; next: .explain(), .plot()>"
 
     def __str__(self) -> str:
         header, rows = self.table()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
 from meshlab.benchmark._progress import move_bar
 from meshlab.benchmark.on_ranks._training_step import RankProbe, probe_rank, release_memory
-from meshlab.comm._backend import Capabilities
+from meshlab.comm._backend import CallChoice, Capabilities
 from meshlab.comm._catalog import Collective, find_collective
 from meshlab.comm._elements import find_dtype
 from meshlab.engines._engines import Engines
@@ -154,6 +155,15 @@ def step_of(collective: str, dtype: str, axis: str, n: int, size: int, in_place:
         count=count,
         size_bytes=row.size_bytes(count, itemsize, n),
     )
+
+
+def tuned_step(step: Step, choices: Sequence[CallChoice]) -> Step:
+    """Return a call with the options that a tuning chose for its size."""
+    size = step.size_bytes or 0
+    for choice in choices:
+        if choice.collective == step.collective and (choice.max_bytes is None or size <= choice.max_bytes):
+            return replace(step, buffers=choice.buffers, **asdict(choice.config))
+    return step
 
 
 def shared_bytes(calls: Iterable[tuple[int, Step]]) -> int:

@@ -18,6 +18,7 @@ from meshlab.benchmark.on_ranks import _training_step as training_step
 from meshlab.benchmark.on_ranks._training_step import Variant
 from meshlab.benchmark.rehearsal import _rehearse as rehearsing
 from meshlab.benchmark.rehearsal._rehearsal import Rehearsal, RehearsedCall, RehearsedLayout
+from meshlab.benchmark.rehearsal._session import step_of, tuned_step
 from meshlab.prediction._step_calls import StepCall
 from tests.analysis.trial_maker import WINDOW, a_tuning, both
 
@@ -446,12 +447,12 @@ def test_frames_have_stable_columns(thread_engines: ml.Engines) -> None:
 
 def test_calls_use_the_options_that_a_tuning_chose_for_their_size() -> None:
     tuning = a_tuning([*both(WINDOW, 4096, 3.0, 3.0), *both({}, 4096, 6.0, 6.0), *both({}, 1 << 20, 60.0, 60.0)])
-    small = rehearsing._step(call("tp"), "tp", 2, 4096)
-    assert rehearsing._tuned(small, tuning.choices()).buffers == "symmetric"
-    large = rehearsing._step(call("tp"), "tp", 2, 1 << 20)
-    assert rehearsing._tuned(large, tuning.choices()) == large
-    other = rehearsing._step(call("tp", "all_gather"), "tp", 2, 4096)
-    assert rehearsing._tuned(other, tuning.choices()) == other
+    small = step_of("all_reduce", "float32", "tp", 2, 4096)
+    assert tuned_step(small, tuning.choices()).buffers == "symmetric"
+    large = step_of("all_reduce", "float32", "tp", 2, 1 << 20)
+    assert tuned_step(large, tuning.choices()) == large
+    other = step_of("all_gather", "float32", "tp", 2, 4096)
+    assert tuned_step(other, tuning.choices()) == other
 
 
 def test_a_tuning_of_another_backend_is_rejected(thread_engines: ml.Engines) -> None:
@@ -459,4 +460,4 @@ def test_a_tuning_of_another_backend_is_rejected(thread_engines: ml.Engines) -> 
     with pytest.raises(BenchError, match="the tuning was made on nccl, but these engines run threads"):
         rehearse(thread_engines, tuning=tuning)
     here = a_tuning([*both({}, 4096, 6.0, 6.0)], system={"backend": "threads"})
-    assert part(rehearse(thread_engines, tuning=[here]), "tp") > 0
+    assert part(rehearse(thread_engines, tuning=[here]), "tp", "alone_us") > 0

@@ -20,7 +20,9 @@ from meshlab.benchmark.on_ranks import _training_step as training_step
 from meshlab.benchmark.rehearsal import _replay as replaying
 from meshlab.benchmark.rehearsal._recorded_program import RecordedOrder
 from meshlab.benchmark.rehearsal._replayed import Replay, ReplaySide
+from meshlab.benchmark.rehearsal._session import step_of
 from meshlab.traces._call_list import list_calls
+from tests.analysis.trial_maker import WINDOW, a_tuning, both
 from tests.examples import examples
 from tests.traces.job_maker import JobCall, job_trace
 
@@ -400,6 +402,16 @@ def test_other_engines_make_the_same_calls_in_turns(thread_engines: ml.Engines) 
     assert replayed.options()["side"].tolist() == ["default", "other ranks"]
     assert replayed.sides[0].transfers.shape == replayed.sides[1].transfers.shape
     assert set(replayed.by_axis()["side"]) == {"trace", "default", "other ranks"}
+
+
+def test_a_tuning_gives_each_call_the_options_of_its_size(thread_engines: ml.Engines) -> None:
+    tuning = a_tuning([*both(WINDOW, 4096, 3.0, 3.0), *both({}, 4096, 6.0, 6.0), *both({}, 1 << 20, 60.0, 60.0)])
+    side = replaying._Side("tuned", thread_engines, tuning=tuning)
+    sizes = {size: side.option_of(step_of("all_reduce", "float32", "tp", 2, size)).buffers for size in (4096, 1 << 20)}
+    assert sizes == {4096: "symmetric", 1 << 20: "plain"}
+    # Groups of another size keep the default.
+    assert side.option_of(step_of("all_reduce", "float32", "dp", 4, 4096)).buffers == "plain"
+    assert side.option_of(step_of("barrier", "float32", "tp", 2, 0)).count is None
 
 
 def test_one_step_of_the_trace_is_replayed(thread_engines: ml.Engines) -> None:
