@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from meshlab.base._units import THIN, format_size, format_time_us
 from meshlab.benchmark._bench import DEFAULT_COLLECTIVE, check_fit
 from meshlab.benchmark._preparation import usable_memory, voting_ranks
 from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
-from meshlab.benchmark.on_ranks._overlap import PARTS, PairRounds, PairTrial, Product, measure_pairs
+from meshlab.benchmark.on_ranks._overlap import PARTS, First, MatrixProduct, PairRounds, PairTrial, measure_pairs
 from meshlab.benchmark.tuning._environments import new_ranks
 from meshlab.benchmark.tuning._options import TuningOption, check_options, options_for, settings_for
 from meshlab.comm._elements import find_dtype
@@ -46,10 +46,11 @@ _LONGEST_S = 60.0
 
 
 class OverlapEffort(TypedDict, total=False):
-    """The extent of an overlap measurement."""
+    """The extent of an overlap measurement, and the part of a pair that starts first."""
 
     rounds: int
     launches: int
+    first: First
 
 
 def overlap(
@@ -67,19 +68,17 @@ def overlap(
     """Measure what collectives and a matrix product on the same devices cost each other.
 
     The product alone, the collective alone, and both together take turns in rounds, with all options of the call. On
-    GPUs they run on two streams, and are captured into graphs. Elsewhere the collective runs in a second thread. The
-    matrices and messages are random, because a product of zeros needs less power. Waits until everything is measured.
+    GPUs they run on two streams, captured into graphs, and elsewhere the collective runs in a second thread. Matrices
+    and messages are random, because a product of zeros needs less power. Waits until everything is measured.
 
     Parameters
     ----------
-    engines : Engines
-        The ranks.
-    mesh : DeviceMesh or str
-        The mesh whose groups communicate.
+    engines, mesh
+        As in `bench`.
     axis : str or sequence of str
-        The axis along which they communicate, or several as one. All groups communicate at the same time.
+        The axis along which to communicate, or several as one. All groups communicate at the same time.
     collectives : str or sequence of str, default "all_reduce"
-        Collectives by name.
+        Collectives by name, out of place.
     sizes : str, int or sequence of these, default "1M:256M*4"
         Message sizes in bytes, as in `bench`. The elements are float32.
     matrix : int, (int, int, int), or sequence of these, default 8192
@@ -87,32 +86,29 @@ def overlap(
     dtype : str or sequence of str, default "float16"
         Element types of the matrices.
     options : str or sequence of str or mapping, optional
-        The options of the calls besides the default: names as in `tune`, such as ``"buffers, max_ctas"``, to vary, or
-        options such as ``{"buffers": "symmetric", "cta_policy": "zero"}``. A ``setting`` is a name of environment
-        variables of `tune`, whose calls are measured on new ranks.
-    rounds : int, default 12
-        Number of rounds. An interval needs 6.
-    launches : int, default 1
-        Number of repetitions, each on new ranks.
+        The options of the calls besides the default: names to vary, as in `tune`, or options such as ``{"buffers":
+        "symmetric", "cta_policy": "zero"}``. A ``setting`` (environment variables of `tune`) gets new ranks.
+    rounds, launches : int, default 12 and 1
+        Numbers of rounds, of which an interval needs 6, and of repetitions on new ranks.
+    first : {"call", "product"}, default "call"
+        The part that a GPU starts first. A call that starts second waits until most thread blocks of the product ended.
 
     Returns
     -------
     pandas.DataFrame
         One row per collective, size, product and option: ``axis``, ``collective``, ``size_bytes``, ``m``, ``n``, ``k``,
-        ``dtype``, the options, and ``option`` in words. Medians of the slowest rank in µs, each with its 95 % interval
-        (``_lo``, ``_hi``): ``compute_us``, ``communication_us``, ``both_us`` and ``exposed_us``, the time that the
-        collective adds to the product. ``overlap``, the saved time relative to the shorter one of the two (1 is
-        complete overlap). ``compute_slowdown`` and ``communication_slowdown`` with intervals: the time beside the
-        other, divided by the time alone. ``exposed_share``, the exposed time divided by that of the collective alone.
-        ``gain`` with its interval: 1 - both / both by default in the same rounds. ``n_rounds``, ``n_wrong``,
-        ``status`` and ``message``, as in `meshlab.frames.TRIALS`. ``attrs["verdicts"]`` has a sentence per call, and
-        ``attrs["verdict"]`` one for all.
+        ``dtype``, the options, and ``option`` in words. Medians of the slowest rank with 95 % intervals (``_lo``,
+        ``_hi``): ``compute_us``, ``communication_us``, ``both_us``, ``exposed_us`` (what the collective adds to the
+        product), and ``compute_slowdown`` and ``communication_slowdown`` (the time beside the other, divided by that
+        alone). ``gain`` with its interval is 1 - both / both by default in the same rounds, ``overlap`` the saved time
+        relative to the shorter one (1 is complete overlap), and ``exposed_share`` is ``exposed_us`` divided by
+        ``communication_us``. Also ``n_rounds``, ``n_wrong``, ``status`` and ``message``. ``attrs["verdicts"]`` has a
+        sentence per call, and ``attrs["verdict"]`` one for all.
 
     Raises
     ------
     BenchError
-        If an argument is invalid, or the matrices and messages exceed the memory.
-        If the MPI library cannot communicate in a second thread.
+        If an argument is invalid, the memory does not suffice, or the MPI library cannot communicate in a thread.
     EngineError
         If a rank fails, or has no cuBLAS, which the extras for GPUs do not install because of its size.
 
@@ -126,11 +122,7 @@ def overlap(
     """
     mesh = as_mesh(mesh, fill=engines.world_size)
     lab = _Lab.of(engines, mesh, axis, collectives, sizes, options, effort)
-    products = [
-        as_product(shape, name)
-        for shape in (matrix if isinstance(matrix, Sequence) and not _is_shape(matrix) else [matrix])
-        for name in ([dtype] if isinstance(dtype, str) else dtype)
-    ]
+    products = _products(matrix, dtype)
     with Lease(engines, "measuring overlap") as lease:
         try:
             for launch in range(lab.launches):
@@ -143,17 +135,22 @@ def overlap(
     return table
 
 
+def _products(matrix: Any, dtype: str | Sequence[str]) -> list[MatrixProduct]:
+    shapes = matrix if isinstance(matrix, Sequence) and not _is_shape(matrix) else [matrix]
+    return [as_product(shape, name) for shape in shapes for name in ([dtype] if isinstance(dtype, str) else dtype)]
+
+
 def _is_shape(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 3 and all(as_integer(part) is not None for part in value)
 
 
-def as_product(shape: Any, dtype: str) -> Product:
+def as_product(shape: Any, dtype: str) -> MatrixProduct:
     """Return a product of a shape, after a check."""
     parts = [as_integer(part) for part in (shape if isinstance(shape, Sequence) else [shape] * 3)]
     if isinstance(shape, str) or len(parts) != 3 or any(part is None or part < 1 for part in parts):
         raise BenchError(f"a matrix product is a number or (m, n, k), not {shape!r}", hint="pass (8192, 8192, 8192)")
     m, n, k = (part or 0 for part in parts)
-    return Product(m, n, k, find_dtype(dtype).name)
+    return MatrixProduct(m, n, k, find_dtype(dtype).name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +158,7 @@ class PairRecord:
     """The measurements of an option of a call beside a product."""
 
     step: Step
-    product: Product
+    product: MatrixProduct
     option: TuningOption
     trials: list[Sequence[PairTrial]] = field(default_factory=list)
     """Those of all ranks in each launch."""
@@ -186,7 +183,7 @@ class _Lab:
     steps: Sequence[Step]
     options: Callable[[Step], list[TuningOption]]
     settings: Mapping[str, Mapping[str, str]]
-    rounds: int
+    how: PairRounds
     launches: int
     records: list[PairRecord] = field(default_factory=list)
 
@@ -206,10 +203,13 @@ class _Lab:
         if unknown is not None:
             names = [*OverlapEffort.__annotations__, "collectives", "options", "matrix", "sizes"]
             raise BenchError(f"overlap() has no argument {unknown!r}{did_you_mean(unknown, names)}")
-        numbers = {"rounds": 12, "launches": 1} | effort
+        numbers = {"rounds": effort.get("rounds", 12), "launches": effort.get("launches", 1)}
         for name, value in numbers.items():
             if (as_integer(value) or 0) < 1:
                 raise BenchError(f"{name} must be an integer of at least 1, not {value!r}")
+        first = effort.get("first", "call")
+        if first not in get_args(First):
+            raise BenchError(f"first must be 'call' or 'product', not {first!r}")
         is_gpu = engines.backend in GPU_BACKENDS
         name = axis if isinstance(axis, str) else "-".join(axis)
         plan = Plan(
@@ -224,9 +224,10 @@ class _Lab:
         can = engines.capabilities(engines.backend_of(mesh, name))
         n_hosts = len({info.host for info in engines.ranks})
         choices, settings = _choices(options, can, plan.collective, n_hosts)
-        return cls(mesh, plan.steps(mesh), choices, settings, int(numbers["rounds"]), int(numbers["launches"]))
+        how = PairRounds(int(numbers["rounds"]), _REPEATS, first)
+        return cls(mesh, plan.steps(mesh), choices, settings, how, int(numbers["launches"]))
 
-    def measure(self, lease: Lease, products: Sequence[Product], *, is_new: bool) -> None:
+    def measure(self, lease: Lease, products: Sequence[MatrixProduct], *, is_new: bool) -> None:
         """Measure all calls and options once, on the present ranks or on new ones."""
         names = dict.fromkeys(option.setting for step in self.steps for option in self.options(step))
         for setting in names:
@@ -243,7 +244,7 @@ class _Lab:
                             self._measure_step(ranks, step, product, options, memory)
 
     def _measure_step(
-        self, lease: Lease, step: Step, product: Product, options: Sequence[TuningOption], memory: int
+        self, lease: Lease, step: Step, product: MatrixProduct, options: Sequence[TuningOption], memory: int
     ) -> None:
         lease.task = f"measuring {step.collective}, {format_size(step.size_bytes or 0)}, beside a product"
         needed = product.n_bytes + len({option.buffers for option in options}) * block_bytes(step)
@@ -253,13 +254,12 @@ class _Lab:
                 hint="choose smaller sizes or matrices",
             )
         everyone, (members,) = voting_ranks(self.mesh[step.axis])
-        how = PairRounds(self.rounds, _REPEATS)
         steps = [option.apply_to(step) for option in options]
         replies = lease.round(
             measure_pairs,
             self.mesh,
             step.axis,
-            (steps, product, how, members),
+            (steps, product, self.how, members),
             also=(everyone,),
             deadline_s=lease.engines.deadline_s + _LONGEST_S,
         ).run()
@@ -267,7 +267,7 @@ class _Lab:
         for option, trials in zip(options, zip(*(reply.value for reply in replies), strict=True), strict=True):
             self._record(step, product, option).trials.append(trials)
 
-    def _record(self, step: Step, product: Product, option: TuningOption) -> PairRecord:
+    def _record(self, step: Step, product: MatrixProduct, option: TuningOption) -> PairRecord:
         for record in self.records:
             if (record.step, record.product, record.option) == (step, product, option):
                 return record
@@ -315,8 +315,8 @@ def _as_option(part: Any, settings: Mapping[str, Mapping[str, str]]) -> TuningOp
         raise BenchError(f"unknown option {unknown[0]!r}{did_you_mean(str(unknown[0]), names)}; choose from {names}")
     option = replace(TuningOption(), **part)
     if option.setting is not None and option.setting not in settings:
-        known = ", ".join(settings) or "none, because this library can choose per call"
-        raise BenchError(f"unknown setting {option.setting!r}; these engines have {known}")
+        choices = ", ".join(settings) or "none, because this library can choose per call"
+        raise BenchError(f"unknown setting {option.setting!r}; these engines have {choices}")
     return option
 
 
@@ -348,10 +348,10 @@ def _row(record: PairRecord, default: PairRecord | None) -> dict[str, Any]:
             "status": failure.status, "message": failure.message
         }  # fmt: skip
     times = record.times_us
-    compute, communication, both, compute_within, communication_within = np.moveaxis(times, -1, 0)
+    compute, communication, pair, compute_within, communication_within = np.moveaxis(times, -1, 0)
     values = {f"{name}_us": times[..., number] for number, name in enumerate(PARTS[:3])}
     values |= {
-        "exposed_us": both - compute,
+        "exposed_us": pair - compute,
         "compute_slowdown": compute_within / compute,
         "communication_slowdown": communication_within / communication,
     }

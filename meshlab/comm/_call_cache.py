@@ -92,9 +92,13 @@ class CallCache:
             else:
                 if out.dtype is not element:  # an array library has one object for almost all arrays of a dtype
                     return None, None
+                if device is not None:
+                    start, out_start = send.data.ptr, out.data.ptr
+                    if out_start + out.nbytes > start and start + send.nbytes > out_start:
+                        overlap = out_start - start
                 # Two arrays that are not views have separate memory. Reading addresses in numpy takes longer.
-                if send.base is not None or out.base is not None or device is not None:
-                    overlap = self._overlap(send, out)
+                elif (send.base is not None or out.base is not None) and np.may_share_memory(send, out):
+                    overlap = pointer(out) - pointer(send)
         if len(options) > 2:  # after dtype and op: ranks, a tag, and counts, which always have to be checked
             for number in options[2:]:
                 if number is not None and type(number) is not int:  # 1.0 equals 1, but is not a rank
@@ -113,12 +117,3 @@ class CallCache:
 
     def __len__(self) -> int:
         return len(self._calls)
-
-    @staticmethod
-    def _overlap(send: Any, out: Any) -> int | None:
-        """Return the distance in bytes from the input to the output, or None if they share no memory."""
-        if isinstance(send, np.ndarray) and not np.may_share_memory(send, out):
-            return None
-        start, out_start = pointer(send), pointer(out)
-        is_apart = out_start + out.nbytes <= start or start + send.nbytes <= out_start
-        return None if is_apart else out_start - start

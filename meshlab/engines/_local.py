@@ -53,6 +53,7 @@ _SET = "MESHLAB_SET"
 
 # Time for ranks to abort their NCCL communicators. One whose graphs were running takes 0.9 to more than 2 s (two H200).
 _ABORT_S = 5.0
+_LATE_S = 1.0  # time for a rank outside of a call, which others wait for, to return
 _TEARDOWN_S = 15.0  # maximum time that the kernel takes to remove a process with a GPU
 
 _TERMINATED = re.compile(rf"^=   EXIT CODE: {signal.SIGTERM:d}$", re.MULTILINE)  # of MPICH's mpiexec
@@ -513,18 +514,39 @@ class LaunchedSet(ProcessSet):
         if self._positions is None:
             return set()
         # Ranks blocked in NCCL poll this flag and abort, so their processes survive for the next start(). It is one
-        # flag for all, because an abort in NCCL can hang until the other ranks of the host abort too. Ranks that do not
-        # return in time are killed.
+        # flag for all, because an abort in NCCL can hang until the other ranks of the host abort too, or are gone. So a
+        # rank that the others wait for, and that does not see the flag, is killed first. Ranks that do not return in
+        # time are killed later.
         self._positions.abort()
-        deadline = time.monotonic() + _ABORT_S
-        while time.monotonic() < deadline and not all(future.done() for future in self._pending.values()):
-            time.sleep(0.01)
+        self._wait_for_aborts(_LATE_S)
+        for rank in self._late_ranks():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._infos[rank].pid, signal.SIGKILL)
+        self._wait_for_aborts(_ABORT_S - _LATE_S)
         alive = set(self._client.ids)
         return {
             rank
             for rank, future in self._pending.items()
             if future.done() and future.exception() is None and self._engine_ids[rank] in alive
         }
+
+    def _wait_for_aborts(self, limit_s: float) -> None:
+        """Wait until all ranks that are still alive have returned."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            if all(future.done() or not _is_alive(self._infos[rank].pid) for rank, future in self._pending.items()):
+                return
+            time.sleep(0.01)
+
+    def _late_ranks(self) -> list[int]:
+        """Return the ranks that are busy outside of a call, and have made fewer calls than others."""
+        positions = self.positions()
+        most = max(position.calls for position in positions)
+        return [
+            rank
+            for rank, future in self._pending.items()
+            if not future.done() and not positions[rank].is_inside and 0 <= positions[rank].calls < most
+        ]
 
     def _debug_file(self) -> dict[str, str]:
         """Send NCCL's debug output to one file per process, separate from the output of the ranks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import platform
@@ -325,6 +326,9 @@ def open_worker(config: WorkerConfig) -> RankInfo:
     if _worker is not None and not is_same:
         _worker.abort()
         _worker = None
+        # Communicators are in circles of references, with the arrays that were stored in them. Before the new ones
+        # allocate GPU memory, that of the old ones has to be free.
+        gc.collect()
     if _worker is None:
         _worker = _create_worker(config)
     if RUN in os.environ and threading.current_thread() is threading.main_thread():

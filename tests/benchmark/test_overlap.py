@@ -10,13 +10,13 @@ import pytest
 import meshlab as ml
 from meshlab.base._errors import BenchError
 from meshlab.benchmark._overlap import PairRecord, as_product, overlap_frame
-from meshlab.benchmark.on_ranks._overlap import PairTrial, Product
+from meshlab.benchmark.on_ranks._overlap import MatrixProduct, PairTrial
 from meshlab.benchmark.tuning._options import TuningOption
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 SMALL: dict[str, Any] = {"axis": "tp", "sizes": "4K", "matrix": 32, "dtype": "float32", "rounds": 6}
 STEP = ml.Plan("all_reduce", "tp", sizes="16M", mode="graph").steps("tp=2")[0]
-PRODUCT = Product(8192, 8192, 8192, "float16")
+PRODUCT = MatrixProduct(8192, 8192, 8192, "float16")
 
 
 def record(parts: tuple[float, float, float], option: TuningOption | None = None, n_launches: int = 1) -> PairRecord:
@@ -74,6 +74,7 @@ def test_several_launches_are_several_sets_of_ranks(thread_engines: ml.Engines) 
         ({"matrix": [(1, 2)]}, r"a matrix product is a number or \(m, n, k\), not \(1, 2\)"),
         ({"matrix": 0}, "a matrix product is a number or"),
         ({"rounds": 0}, "rounds must be an integer of at least 1, not 0"),
+        ({"first": "both"}, "first must be 'call' or 'product', not 'both'"),
         ({"launchs": 2}, "overlap\\(\\) has no argument 'launchs' .did you mean 'launches'"),
         ({"options": [{"alg": "ring"}]}, "unknown option 'alg'"),
         ({"options": ["buffers", {"max_ctas": 4}]}, "options are either names or mappings, not both"),
@@ -88,9 +89,9 @@ def test_bad_arguments_are_rejected(thread_engines: ml.Engines, arguments: dict[
 
 
 def test_a_product_is_a_number_or_three() -> None:
-    assert as_product(64, "half") == Product(64, 64, 64, "float16")
+    assert as_product(64, "half") == MatrixProduct(64, 64, 64, "float16")
     assert str(as_product((1, 2, 3), "float32")) == "1 × 2 × 3 float32"
-    assert Product(2, 3, 4, "float16").n_bytes == 2 * (2 * 4 + 4 * 3 + 2 * 3)
+    assert MatrixProduct(2, 3, 4, "float16").n_bytes == 2 * (2 * 4 + 4 * 3 + 2 * 3)
 
 
 def test_the_gain_is_that_of_the_pair_with_its_interval() -> None:

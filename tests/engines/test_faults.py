@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.base._errors import EngineError
+from meshlab.base._errors import CommunicatorError, EngineError, MeshError
+from meshlab.comm.backends import _gloo as gloo
 from meshlab.engines._lease import Lease
 from meshlab.engines._local import LaunchedSet
 from meshlab.engines._records import RANK_SHELL, RankRecords
@@ -585,3 +586,67 @@ def test_a_function_that_exits_is_an_error_of_its_rank(engines: ml.Engines) -> N
     frame = engines.run(lambda comm: sys.exit(comm.rank), check=False)
     assert frame["error"].tolist() == [f"SystemExit: {rank}" for rank in range(4)]
     assert_works(engines)
+
+
+# -- the ranks that are left -------------------------------------------------------------------------------------------
+
+
+def die_as_rank_one(comm: Any) -> None:
+    comm.barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.to_host(comm.all_reduce(comm.xp.ones(4)))
+
+
+@pytest.mark.long
+def test_engines_shrink_to_the_ranks_that_are_left() -> None:
+    """With Gloo in the place of NCCL, whose ranks survive the fault of another one."""
+    try:
+        gloo.check_installed()
+    except CommunicatorError as error:
+        pytest.skip(error.message)
+    with ml.launch(3, backend="gloo", timeout_s=180) as engines:
+        rank_set: Any = engines._rank_set
+        rank_set._facts = dataclasses.replace(rank_set._facts, survives=True)
+        pids = [info.pid for info in engines.ranks]
+        with pytest.raises(EngineError, match=r"rank 1 .* was killed by signal 9"):
+            engines.run(die_as_rank_one)
+        with pytest.raises(MeshError, match="dp=3 has 3 ranks, but there are 2 engines"):
+            engines.shrink(mesh="dp=3")
+        assert engines.shrink(mesh="dp=-1") == ("rank 1",)
+        assert [info.pid for info in engines.ranks] == [pids[0], pids[2]]
+        assert engines.verify("dp=2")["is_right"].all()
+        with pytest.raises(EngineError, match=r"rank 1 .* was killed by signal 9"):
+            engines.run(die_as_rank_one)
+        engines.restart()
+        assert engines.world_size == 2
+        assert engines.verify("dp=2")["is_right"].all()
+
+
+@pytest.mark.long
+def test_a_stuck_rank_is_killed_before_the_others_abort() -> None:
+    """With Gloo in the place of NCCL, whose abort may wait for the stuck rank."""
+    try:
+        gloo.check_installed()
+    except CommunicatorError as error:
+        pytest.skip(error.message)
+
+    def stay_away(comm: Any) -> None:
+        comm.barrier()
+        if comm.rank == 1:
+            time.sleep(600)
+        comm.to_host(comm.all_reduce(comm.xp.ones(4)))
+
+    with ml.launch(3, backend="gloo", timeout_s=180) as engines:
+        rank_set: Any = engines._rank_set
+        rank_set._facts = dataclasses.replace(rank_set._facts, survives=True)
+        pids = [info.pid for info in engines.ranks]
+        with pytest.raises(EngineError, match="rank 1"):
+            engines.run(stay_away, deadline_s=1)
+        assert engines.shrink() == ("rank 1",)
+        assert [info.pid for info in engines.ranks] == [pids[0], pids[2]]
+
+
+def test_threads_have_no_ranks_that_are_left(thread_engines: ml.Engines) -> None:
+    with pytest.raises(EngineError, match="the engines have no hosts to leave out"):
+        thread_engines.shrink()

@@ -140,7 +140,7 @@ def main() -> int:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     for has_windows in (True, False):
         through_engines(options.rounds, has_windows=has_windows)
-    for name in options.only:
+    for name in options.only or ():
         rows = run_ranks(abort_with, (name, options.rounds), limit_s=25.0)
         print(f"{name}: {'; '.join(dict.fromkeys(text for *_, text in rows)) or 'no answer'}", flush=True)
     return 0

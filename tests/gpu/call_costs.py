@@ -64,6 +64,15 @@ def ways(comm: Any, size: int) -> dict[str, Callable[[], object]]:
         "all_reduce(x)": partial(comm.all_reduce, x),
     }
     if comm.xp is not np:
+        # What orders a call with other streams: two functions of CUDA, which no Python code can avoid.
+        runtime, event = comm.xp.cuda.runtime, comm.xp.cuda.Event(disable_timing=True)
+
+        def in_order() -> None:
+            bare()
+            runtime.eventRecord(event.ptr, 0)
+            runtime.streamWaitEvent(comm.backend.stream.ptr, event.ptr)
+
+        found["library alone, and an event for the communication stream"] = in_order
         stream = comm.xp.cuda.Stream(non_blocking=True)
 
         def in_streams(call: Callable[[], object], streams: list[Any]) -> None:

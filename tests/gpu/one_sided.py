@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,15 @@ extern "C" __global__ void sum(ncclWindow_t window, size_t count, const ncclDevC
     bar.sync(ncclCoopCta(), cuda::memory_order_release);
 }
 """
+
+SHIMS = {
+    "stdint.h": "#include <cuda/std/cstdint>\n"
+    + "\n".join(f"using cuda::std::{u}int{n}_t;" for u in ("", "u") for n in (8, 16, 32, 64))
+    + "\nusing cuda::std::intptr_t; using cuda::std::uintptr_t;",
+    "limits.h": "#include <cuda/std/climits>",
+    "stddef.h": "#include <cuda/std/cstddef>",
+    **dict.fromkeys(("stdio.h", "stdlib.h", "string.h", "assert.h"), ""),
+}
 
 MULTICAST = r"""
 extern "C" __global__ void sum(float* multicast, float* out, int count) {
@@ -77,6 +87,8 @@ def facts(rank: Rank) -> str:
 
 def signal(rank: Rank) -> str:
     peer = 1 - rank.rank
+    window = window_of(rank, rank.empty(1024))  # without any, NCCL rejects signals
+    rank.meet()
     desc = rank.nccl.WaitSignalDesc(peer=peer, op_count=1)
     times = []
     for _ in range(200):
@@ -89,6 +101,7 @@ def signal(rank: Rank) -> str:
             rank.comm.signal(peer, stream=rank.stream.ptr)
         checked(rank)
         times.append(time.perf_counter() - begin)
+    window.close()
     return f"works: {1e6 * float(np.median(times)) / 2:.1f} us per signal and wait, half a round trip"
 
 
@@ -181,6 +194,27 @@ def device_communicator(rank: Rank) -> str:
     return text
 
 
+def compiled(cupy: Any, headers: list[str]) -> tuple[Any, str]:
+    """Return the kernel, and how it was compiled. NVRTC has no headers of C, which those of NCCL include."""
+    problems = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in SHIMS.items():
+            (Path(folder) / name).write_text(f"#pragma once\n{text}\n")
+        for how, more, options in (
+            ("with headers of C for NVRTC", [folder], {}),
+            ("with jitify", [], {"jitify": True}),
+            ("with nvcc", [], {"backend": "nvcc"}),
+        ):
+            flags = ("-std=c++17", *(f"-I{path}" for path in [*more, *headers]))
+            try:
+                module = cupy.RawModule(code=KERNEL, options=flags, **options)
+                return module.get_function("sum"), how
+            except Exception as error:
+                wrong = [line for line in str(error).splitlines() if "error" in line.lower()]
+                problems.append(f"{how}: {' '.join((wrong or [str(error)])[0].split())[-150:]}")
+    raise RuntimeError("; ".join(problems))
+
+
 def kernel_with_nccl(rank: Rank) -> str:
     cupy, n = rank.cupy, 1 << 20
     library = Path(str(rank.nccl.get_version().libnccl.path)).parent.parent
@@ -192,8 +226,7 @@ def kernel_with_nccl(rank: Rank) -> str:
     headers = [str(include), *filter(None, [cuda.pathfinder.find_nvidia_header_directory("cudart")])]
     cccl = Path(cupy.__file__).parent / "_core/include/cupy/_cccl"
     headers += [str(path) for path in (cccl / "libcudacxx", cccl / "libcudacxx/include") if path.exists()]
-    module = cupy.RawModule(code=KERNEL, options=("-std=c++17", *(f"-I{path}" for path in headers)))
-    kernel = module.get_function("sum")
+    kernel, how = compiled(cupy, headers)
     values = rank.empty(n)
     values[...] = rank.rank + 1
     window = window_of(rank, values)
@@ -207,7 +240,7 @@ def kernel_with_nccl(rank: Rank) -> str:
     checked(rank)
     rank.meet()
     is_right = bool((values == 3).all())
-    return f"works: an all_reduce in a kernel that CuPy compiled ({'right' if is_right else 'WRONG'})"
+    return f"works: an all_reduce in a kernel that CuPy compiled {how} ({'right' if is_right else 'WRONG'})"
 
 
 def cute(rank: Rank) -> str:

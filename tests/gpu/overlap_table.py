@@ -70,13 +70,14 @@ def main() -> int:
     parser.add_argument("--sizes", default="16M, 128M")
     parser.add_argument("--matrix", type=int, default=8192)
     parser.add_argument("--dtype", default="float16")
+    parser.add_argument("--first", choices=["call", "product"], default="call")
     parser.add_argument("--rounds", type=int, default=14)
     parser.add_argument("--tuned", nargs="*", default=["all_reduce", "all_gather"])
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     mesh = f"tp={options.ranks}"
-    arguments: dict[str, Any] = {"axis": "tp", "dtype": options.dtype, "rounds": options.rounds}
+    arguments: dict[str, Any] = {"axis": "tp", "dtype": options.dtype, "rounds": options.rounds, "first": options.first}
     with ml.launch(options.ranks, backend=options.backend) as engines:
         can = engines.capabilities()
         per_call = can.facts.get("algorithm choice per call") == "yes"
@@ -93,6 +94,7 @@ def main() -> int:
             **arguments,
         )
         table.insert(0, "library", can.library)
+        table.insert(1, "first", options.first)
         table.to_csv(options.out / "overlap.csv", index=False)
         print(
             table[["collective", "size_bytes", "option", *COLUMNS, "gain", "gain_lo", "gain_hi"]].round(3).to_string()

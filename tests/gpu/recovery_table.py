@@ -4,12 +4,14 @@
 
 The first part measures engines: restart, and shrink to the ranks that are left. The second part uses nccl4py alone, and
 compares an abort and new communicators with ncclCommShrink, with and without ncclCommRevoke before it. One of two ranks
-is stuck, and the other one goes on alone.
+is killed or stuck, and the other one goes on alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -22,7 +24,7 @@ WAYS = ("abort and init", "shrink with abort", "revoke and shrink")
 
 
 def recover(rank: Rank, argument: Any) -> None:
-    way, number = argument
+    fault, way, number = argument
     world = rank.open()
     children = [world.split(0, rank.rank) for _ in range(number)]
     values = rank.cupy.ones(1024, "float32")
@@ -30,11 +32,13 @@ def recover(rank: Rank, argument: Any) -> None:
         rank.all_reduce(values, comm)
     rank.is_done()
     rank.meet()
-    if rank.rank == 1:  # stuck: it never calls again
+    if rank.rank == 1:  # it never calls again
+        if fault == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(7.0)
         return
     rank.all_reduce(values)
-    time.sleep(0.5)
+    time.sleep(1.0)
     comms = [*children, world]
     begin = time.perf_counter()
     if way == "abort and init":
@@ -61,7 +65,7 @@ def recover(rank: Rank, argument: Any) -> None:
     reduced = time.perf_counter()
     is_right = is_done and float(values[-1]) == 1.0
     text = f"{1e3 * (ended - begin):.0f} + {1e3 * (opened - ended):.0f} + {1e3 * (reduced - opened):.0f}"
-    rank.report(f"{way}, {number}", f"{text} = {1e3 * (reduced - begin):.0f} ms{'' if is_right else ', WRONG'}")
+    rank.report(way, f"{text} = {1e3 * (reduced - begin):.0f} ms{'' if is_right else ', WRONG'}")
 
 
 def main() -> int:
@@ -77,22 +81,30 @@ def main() -> int:
     begin = time.monotonic()
     if options.only != "library":
         with ml.launch(options.ranks, backend=options.backend) as engines:
-            for faults, ways in (("killed", "restart"), ("stuck", "restart"), ("killed", "shrink")):
+            for faults, ways in (
+                ("killed", "restart"),
+                ("killed", "shrink"),
+                ("stuck", "restart"),
+                ("stuck", "shrink"),
+            ):
                 if ways == "shrink" and options.backend != "nccl":
                     continue
+                repeats = options.repeats if faults == "killed" else -(-options.repeats // 2)
                 table = ml.benchmark.recovery(
-                    engines, faults=faults, ways=ways, communicators=options.communicators, repeats=options.repeats
+                    engines, faults=faults, ways=ways, communicators=options.communicators, repeats=repeats
                 )
                 file = options.out / "recovery.csv"
                 table.to_csv(file, mode="a", header=not file.exists(), index=False)
                 print(table.attrs["verdict"].replace("; ", "\n"), flush=True)
         print(f"{time.monotonic() - begin:.0f} s", flush=True)
     if options.only != "engines" and options.backend == "nccl":
-        for way in WAYS:
-            for number in options.communicators:
-                rows = run_ranks(recover, (way, number), limit_s=12.0)
-                texts = [f"rank {rank} {text}" for rank, what, text in rows if rank == 0]
-                print(f"nccl4py, {way}, {number} communicators besides the world: {'; '.join(texts)}", flush=True)
+        for fault in ("killed", "stuck"):
+            for way in WAYS:
+                for number in options.communicators:
+                    rows = run_ranks(recover, (fault, way, number), limit_s=12.0)
+                    texts = [text for rank, _, text in rows if rank == 0]
+                    groups = f"{number} communicators besides the world"
+                    print(f"nccl4py, rank {fault}, {way}, {groups}: {'; '.join(texts)}", flush=True)
         print(f"{time.monotonic() - begin:.0f} s")
     return 0
 

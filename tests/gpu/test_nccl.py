@@ -330,3 +330,22 @@ def test_a_rank_lost_while_graphs_are_replayed_is_replaced(
     after = {info.rank: info.pid for info in gpu_engines.ranks}
     assert sum(before[rank] != after[rank] for rank in before) == 1
     assert gpu_engines.verify(mesh)["is_right"].all()
+
+
+def kill_last(comm: Any) -> None:
+    comm.barrier()
+    if comm.rank == comm.size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.to_host(comm.all_reduce(comm.xp.ones(4)))
+
+
+def test_engines_shrink_to_the_ranks_that_are_left(n_gpus: int) -> None:
+    with ml.launch(n_gpus, backend="nccl") as engines:
+        pids = [info.pid for info in engines.ranks]
+        with pytest.raises(EngineError):
+            engines.run(kill_last)
+        assert engines.shrink(mesh="dp=-1") == (f"rank {n_gpus - 1}",)
+        assert [info.pid for info in engines.ranks] == pids[:-1]
+        assert engines.verify(f"dp={n_gpus - 1}")["is_right"].all()
+        engines.restart()
+        assert engines.world_size == n_gpus - 1

@@ -135,3 +135,16 @@ def test_a_complete_tuning_of_28_sizes_prints_its_time(gpu_engines: ml.Engines, 
     print(f"\n28 sizes: {time.monotonic() - begin:.1f} s, {len(found.trials)} trials")
     print(found.frame()[["size_bytes", "option", "time_us", "default_us", "gain", "verdict"]].to_string())
     assert len(found.frame()) == 28
+
+
+def test_pairs_of_a_call_and_a_product_are_tuned(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    axis = mesh.axis_names[-1]
+    tuning = ml.tune(
+        gpu_engines, mesh, axis=axis, sizes="16M", options="buffers", beside=(4096, 4096, 4096), rounds=6, confirm=False
+    )
+    assert tuning.system["beside"] == "4096 × 4096 × 4096 float16"
+    rows = tuning.trials[tuning.trials["status"].isin(["ok", "dropped"])]
+    assert rows["compute_us"].gt(20).all()
+    assert (rows["time_us"] > rows["compute_us"]).all()
+    assert tuning.exposed_share() > 0
+    print(rows[["buffers", "time_us", "compute_us", "alone_us", "status"]].to_string())

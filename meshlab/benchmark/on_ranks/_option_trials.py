@@ -83,10 +83,8 @@ class Trial(NamedTuple):
     """The time per call in each round, on the slowest rank of the slowest group, in µs."""
     ratio: float = float("nan")
     """The time of the first calls relative to those of the default. NaN if unknown."""
-    compute_us: float = float("nan")
-    """The time of the matrix product beside the call alone, on the slowest rank, in µs. NaN without a product."""
-    alone_us: float = float("nan")
-    """The time of the call without the product."""
+    alone_us: tuple[float, float] | None = None
+    """The times of the matrix product and of the call beside it, each alone, in µs. None without a product."""
 
 
 _WITHOUT_DEFAULT = Trial("failed", "the default could not be measured", None)
@@ -156,7 +154,7 @@ def try_options(
     for position, number in enumerate(options):
         times = tuple(halved.times[position])
         status, message = ("ok", "") if position in halved.left else ("dropped", _why_dropped(halved.times, position))
-        trials[number] = Trial(status, message, n_wrong[number], times, ratios[number], *alone[number])
+        trials[number] = Trial(status, message, n_wrong[number], times, ratios[number], alone[number])
     return [trial for trial in trials if trial is not None]
 
 
@@ -212,11 +210,11 @@ class TrialVote:
         """Return the shortest batch on the slowest rank of the slowest group."""
         return float(self._vote.share(times.tolist()).max(axis=0).min())
 
-    def alone(self, call: Any) -> tuple[float, float]:
-        """Return the times of a product and of the call beside it, each alone. NaN for a call without a product."""
+    def alone(self, call: Any) -> tuple[float, float] | None:
+        """Return the times of a product and of the call beside it, each alone. None for a call without a product."""
         times = getattr(call, "alone_us", None)
         if times is None:
-            return float("nan"), float("nan")
+            return None
         product, call_us = self._vote.share(times).max(axis=0)
         return float(product), float(call_us)
 

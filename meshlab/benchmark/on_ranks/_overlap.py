@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -19,7 +19,7 @@ from meshlab.benchmark.on_ranks._checking import fill_periodically
 from meshlab.benchmark.on_ranks._option_trials import Status, TrialVote, prepare_trial
 from meshlab.benchmark.on_ranks._sampling import StopVote
 from meshlab.benchmark.on_ranks._step_calls import aggregated, set_up_step
-from meshlab.benchmark.on_ranks._training_step import Worker
+from meshlab.benchmark.on_ranks._training_step import CallThread, wait_kernel
 from meshlab.comm._backend import Mode, Timings
 from meshlab.comm._catalog import CATALOG
 from meshlab.comm._elements import find_dtype, is_integer
@@ -36,11 +36,14 @@ Ints = npt.NDArray[np.int32]
 PARTS = ("compute", "communication", "both", "compute_within", "communication_within")
 """The times of a pair: the product alone, the call alone, both together, and each of them within both."""
 
+HEAD_US = 4.0
+"""The time by which a call starts before the product, in µs."""
+
 _PATTERN = 65537
 """The number of different elements of a matrix. A prime, so that the rows differ."""
 
 
-class Product(NamedTuple):
+class MatrixProduct(NamedTuple):
     """A product of matrices of the shapes (m, k) and (k, n)."""
 
     m: int
@@ -57,12 +60,17 @@ class Product(NamedTuple):
         return f"{self.m} × {self.n} × {self.k} {self.dtype}"
 
 
+First = Literal["call", "product"]
+"""The part of a pair that a GPU starts first."""
+
+
 class PairRounds(NamedTuple):
     """The extent of the measurements of a call with its options."""
 
     rounds: int
     repeats: int
     """The number of products, of calls and of pairs of an option in each round."""
+    first: First = "call"
 
 
 class PairTrial(NamedTuple):
@@ -76,7 +84,12 @@ class PairTrial(NamedTuple):
 
 
 def measure_pairs(
-    comm: Communicator, everyone: Communicator, steps: Sequence[Step], product: Product, how: PairRounds, groups: Ints
+    comm: Communicator,
+    everyone: Communicator,
+    steps: Sequence[Step],
+    product: MatrixProduct,
+    how: PairRounds,
+    groups: Ints,
 ) -> list[PairTrial]:
     """Measure a product beside a call with each option, in interleaved rounds. Collective."""
     # `groups` has the ranks of each group, as ranks of `everyone`, shape (groups, size).
@@ -88,7 +101,7 @@ def measure_pairs(
         for number, step in enumerate(steps):
 
             def set_up(comm: Communicator, step: Step, check: bool) -> tuple[PairedCall, int | None]:
-                return set_up_beside(product, comm, step, check)
+                return set_up_beside(product, comm, step, check, how.first)
 
             call, n_wrong[number], trial = prepare_trial(comm, step, True, vote, set_up)
             status: Status = "ok" if trial is None else trial.status
@@ -122,14 +135,16 @@ def _medians(lanes: _Lanes, repeats: int, *, is_reversed: bool) -> Floats:
     return np.array([parts[True, False][0], parts[False, True][0], *parts[True, True]])
 
 
-def set_up_beside(product: Product, comm: Communicator, step: Step, check: bool) -> tuple[PairedCall, int | None]:
+def set_up_beside(
+    product: MatrixProduct, comm: Communicator, step: Step, check: bool, first: First = "call"
+) -> tuple[PairedCall, int | None]:
     """Prepare and check the call of a step, beside a product. The result takes part in trials of options."""
     buffers = allocate(aggregated(comm, step))
     call, n_wrong = set_up_step(comm, step, check, buffers)
     if not (step.in_place and CATALOG[step.collective].reduces):  # whose repetitions would grow
         for pair in buffers:
             fill_randomly(comm.xp, pair.send)
-    return PairedCall(comm, call, _matrices(comm, product)), n_wrong
+    return PairedCall(comm, call, _matrices(comm, product), first), n_wrong
 
 
 def fill_randomly(xp: Any, array: Any) -> None:
@@ -143,9 +158,9 @@ def fill_randomly(xp: Any, array: Any) -> None:
 class PairedCall:
     """A product beside a call, with the interface of a prepared call. Its time is that of both together."""
 
-    def __init__(self, comm: Communicator, call: PreparedCall, matrices: _Matrices) -> None:
+    def __init__(self, comm: Communicator, call: PreparedCall, matrices: _Matrices, first: First = "call") -> None:
         make = _ThreadLanes if comm.backend.device is None else _StreamLanes
-        self.lanes: _Lanes = make(comm, call, matrices)
+        self.lanes: _Lanes = make(comm, call, matrices, first)
         self._alone: list[Floats] = []
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
@@ -175,9 +190,9 @@ class PairedCall:
 class _Matrices:
     """The matrices of a product on one rank."""
 
-    def __init__(self, comm: Communicator, product: Product) -> None:
+    def __init__(self, comm: Communicator, product: MatrixProduct) -> None:
         if comm.backend.device is not None and (cublas := find_cublas()).problem:
-            raise BenchError(f"a matrix product needs cuBLAS: cuBLAS {cublas.problem}", hint=cublas.fix)
+            raise BenchError(f"overlap() needs cuBLAS for its matrix product: cuBLAS {cublas.problem}", hint=cublas.fix)
         self._xp, dtype = comm.xp, find_dtype(product.dtype)
         m, n, k, _ = product
         try:
@@ -194,10 +209,10 @@ class _Matrices:
 
 
 # All options of a call multiply the same matrices, which exist as long as one of them is prepared.
-_kept: WeakValueDictionary[tuple[int, Product], _Matrices] = WeakValueDictionary()
+_kept: WeakValueDictionary[tuple[int, MatrixProduct], _Matrices] = WeakValueDictionary()
 
 
-def _matrices(comm: Communicator, product: Product) -> _Matrices:
+def _matrices(comm: Communicator, product: MatrixProduct) -> _Matrices:
     key = threading.get_ident(), product  # ranks of the threads backend have their own
     matrices = _kept.get(key)
     if matrices is None:
@@ -208,8 +223,8 @@ def _matrices(comm: Communicator, product: Product) -> _Matrices:
 class _Lanes:
     """A lane for the product and one for the call."""
 
-    def __init__(self, comm: Communicator, call: PreparedCall, matrices: _Matrices) -> None:
-        self._comm, self._call, self._matrices = comm, call, matrices
+    def __init__(self, comm: Communicator, call: PreparedCall, matrices: _Matrices, first: First = "call") -> None:
+        self._comm, self._call, self._matrices, self._first = comm, call, matrices, first
 
     @contextmanager
     def ready(self, mode: Mode) -> Iterator[_Lanes]:
@@ -227,7 +242,7 @@ class _ThreadLanes(_Lanes):
     @contextmanager
     def ready(self, mode: Mode) -> Iterator[_Lanes]:
         self._barrier = self._comm.prepare("barrier")
-        self._worker = Worker()
+        self._worker = CallThread()
         self._worker.start()
         try:
             yield self
@@ -252,11 +267,12 @@ class _ThreadLanes(_Lanes):
 class _StreamLanes(_Lanes):
     """A stream for the product, and the stream of the communicator. Events order and time them."""
 
-    def __init__(self, comm: Communicator, call: PreparedCall, matrices: _Matrices) -> None:
-        super().__init__(comm, call, matrices)
+    def __init__(self, comm: Communicator, call: PreparedCall, matrices: _Matrices, first: First = "call") -> None:
+        super().__init__(comm, call, matrices, first)
         backend: Any = comm.backend
         self._backend = backend
         self._cuda: Any = comm.xp.cuda
+        self._wait = wait_kernel(comm.xp)
         self._communication = backend.stream
         self._compute = self._cuda.Stream(non_blocking=True)
         self._multiply: Callable[[], object] = self._multiply_on_stream
@@ -281,34 +297,51 @@ class _StreamLanes(_Lanes):
                 self._multiply, self._communicate = self._multiply_on_stream, self._call.enqueue
 
     def run(self, computes: bool, communicates: bool, n: int) -> Floats:
-        compute, communication = self._compute, self._communication
-        timed = [[self._cuda.Event() for _ in range(5)] for _ in range(n)]
-        ordering = [self._cuda.Event(disable_timing=True) for _ in range(n)]
+        compute, communication, first = self._compute, self._communication, self._first
+        events = [[self._cuda.Event() for _ in range(5)] for _ in range(n)]
         # A product outside the timed part, during which the host enqueues the rest.
         self._multiply()
-        for (start, computed, begin, end, done), ready in zip(timed, ordering, strict=True):
-            # Both streams start at the same event after a barrier, and `done` follows both of them. The call is
-            # enqueued first, because the product may occupy all multiprocessors.
+        warm = self._cuda.Event(disable_timing=True)
+        warm.record(compute)
+        communication.wait_event(warm)
+        for start, computed, begin, end, done in events:
+            # All ranks start at a barrier. A call that begins some µs earlier gets its multiprocessors before the product
+            # takes all that are left. In the other order, it waits for most of the product's thread blocks, which go
+            # first. The product alone has the same delay.
             self._barrier()
-            ready.record(communication)
-            compute.wait_event(ready)
-            start.record(compute)
-            communication.wait_event(start)
-            begin.record(communication)
-            if communicates:
-                self._communicate()
-            end.record(communication)
+            start.record(communication)
+            if first == "call":
+                self._enqueue_call(communicates, begin, end)
+                compute.wait_event(start)
+                self._delay()
+            else:
+                compute.wait_event(start)
+                start.record(compute)
             if computes:
                 self._multiply()
             computed.record(compute)
+            if first == "product":
+                communication.wait_event(start)
+                self._enqueue_call(communicates, begin, end)
             compute.wait_event(end)
             done.record(compute)
             communication.wait_event(done)
-        self._backend.wait(timed[-1][-1])
+        self._backend.wait(events[-1][-1])
         elapsed = self._cuda.get_elapsed_time
         return 1e3 * np.array(
             [
                 (elapsed(start, done), elapsed(start, computed), elapsed(begin, end))
-                for start, computed, begin, end, done in timed
+                for start, computed, begin, end, done in events
             ]
         )
+
+    def _delay(self) -> None:
+        """Occupy one thread of the product's stream for a moment."""
+        with self._compute:
+            self._wait((1,), (1,), (self._comm.xp.uint64(1e3 * HEAD_US),))
+
+    def _enqueue_call(self, communicates: bool, begin: Any, end: Any) -> None:
+        begin.record(self._communication)
+        if communicates:
+            self._communicate()
+        end.record(self._communication)

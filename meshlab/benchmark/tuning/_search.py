@@ -23,7 +23,7 @@ from meshlab.benchmark._preparation import plan_registered, usable_memory, votin
 from meshlab.benchmark._progress import move_bar
 from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
 from meshlab.benchmark.on_ranks._option_trials import HOPELESS, SetUp, Trial, TrialRounds, try_options
-from meshlab.benchmark.on_ranks._overlap import Product, set_up_beside
+from meshlab.benchmark.on_ranks._overlap import MatrixProduct, set_up_beside
 from meshlab.benchmark.tuning._environments import Environment, Setting, distribute, new_ranks
 from meshlab.benchmark.tuning._options import TuningOption
 from meshlab.engines._engines import Engines
@@ -94,7 +94,7 @@ class TuningSearch:
     """The environments to try for each collective, by name."""
     set_up: SetUp | None = None
     """Prepares and checks an option on a rank, instead of `set_up_step`."""
-    beside: Product | None = None
+    beside: MatrixProduct | None = None
     """A matrix product beside each call. The fastest option is that of the pair."""
 
     def __post_init__(self) -> None:
@@ -406,8 +406,8 @@ class TuningSearch:
             record.message = messages[0] if messages else first.message
         counts = [trial.n_wrong for trial in trials if trial.n_wrong is not None]
         record.n_wrong = sum(counts) if counts else record.n_wrong
-        if not math.isnan(first.compute_us):
-            record.alone_us.append((first.compute_us, first.alone_us))
+        if first.alone_us is not None:
+            record.alone_us.append(first.alone_us)
         if option.is_capped and first.status == "dropped" and first.ratio > HOPELESS:
             size = format_size(step.size_bytes or 0)
             self._slower[step.collective, option] = (

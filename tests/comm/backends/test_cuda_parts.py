@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 import meshlab as ml
 from meshlab.base._errors import CommunicatorError, EngineError
-from meshlab.benchmark._bench import _measure
+from meshlab.benchmark.on_ranks._overlap import MatrixProduct, _Matrices
 from meshlab.comm.backends import _cuda_parts as cuda_parts
 from meshlab.comm.backends._cuda_parts import explain_failure, find_parts
 from meshlab.commissioning._doctor import _gpu_packages, checks_text
@@ -159,9 +160,14 @@ def test_overlap_names_cublas_if_it_is_missing(machine: Machine) -> None:
     del machine.libraries["cublas"]
     assert machine.problems() == {}  # nothing else needs it
     assert "absent   cuBLAS" in machine.doctor()
+
+    def matrices(comm: Any) -> None:
+        on_gpu: Any = SimpleNamespace(xp=comm.xp, backend=SimpleNamespace(device=0))
+        _Matrices(on_gpu, MatrixProduct(8, 8, 8, "float16"))
+
     with (
         ml.launch(1, backend="threads") as engines,
         pytest.raises(EngineError, match=r"overlap\(\) needs cuBLAS") as info,
     ):
-        engines.run(_measure, ml.DeviceMesh(tp=1), axis="tp", arguments=(1024, 8, "float16"))
+        engines.run(matrices)
     assert "pip install 'cuda-toolkit[cublas]==12.*'" in str(info.value)
