@@ -27,7 +27,7 @@ AS_CODE = {
     *("Capabilities", "Collective", "Event", "Hierarchical", "PreparedCall", "ReduceOp", "Timings", "PasteLine"),
     *("Rule", "TextFinding", "RankInfo", "Progress", "NcclFacts", "Cost", "ExposedAxis", "GroupLinks", "LinkTable"),
     *("LatentAttention", "Memory", "NcclSettings", "StepCall", "Device", "Finding", "Level", "Link", "NcclGraph"),
-    *("Nic", "Node", "Numa"),
+    *("Nic", "Node", "Numa", "Traffic"),
 }
 """Classes whose values are shown as what they consist of. Widgets among them display themselves in a notebook."""
 
