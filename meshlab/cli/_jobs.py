@@ -29,7 +29,7 @@ def job_fields(words: Sequence[str]) -> dict[str, object]:
             value = text.lower() == "true"
         else:
             with contextlib.suppress(ValueError):
-                value = int(text)
+                value = float(text) if name == "skew" else int(text)
         changes[name] = value
     return changes
 

@@ -348,7 +348,7 @@ def routing_of(
     if n == 1:
         raise MeshError(
             f"all experts are on each rank of {shape}, so no tokens are exchanged",
-            hint='add the axis ep, or pass experts="ep=8, …"',
+            hint=Hint("add the axis ep, or pass {} with that axis", Argument("experts")),
         )
     if experts is not None:
         shape = shape.view(str(as_mesh(experts)))

@@ -165,5 +165,5 @@ def test_an_argument_is_an_option_with_its_value() -> None:
 
 
 def test_changes_of_a_job_are_words_with_an_equals_sign() -> None:
-    changes = job_fields(["global_batch=64", "sequence_parallel=false", "recompute=full"])
-    assert changes == {"global_batch": 64, "sequence_parallel": False, "recompute": "full"}
+    changes = job_fields(["global_batch=64", "sequence_parallel=false", "recompute=full", "skew=0.8"])
+    assert changes == {"global_batch": 64, "sequence_parallel": False, "recompute": "full", "skew": 0.8}
