@@ -1,4 +1,4 @@
-"""The site: `sphinx-build -W --keep-going docs build/site` builds it from pages, notebooks, docstrings and the gallery."""
+"""The site: `sphinx-build -W docs build/site` builds it from pages, notebooks, docstrings and the gallery."""
 
 import shutil
 import sys

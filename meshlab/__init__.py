@@ -22,7 +22,7 @@ Decide, without ranks
 Measure, on running ranks
     launch        start ranks: NCCL on GPUs, otherwise MPI
     attach        use engines that another process started
-    Engines       run functions on all ranks, and .verify() a mesh
+    Engines       run functions on all ranks, and own torch code: .torch(mesh), .profile(step, mesh)
     bench         collectives or your own function, with intervals and checked results
     bench_pairs   every pair of ranks, to find a slow link
     tune          the fastest options of NCCL

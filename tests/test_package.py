@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 import meshlab
 from meshlab.base._forwarding import implementation, targets
@@ -479,17 +480,37 @@ def test_import_is_light() -> None:
     assert json.loads(out) == []
 
 
-def test_environment_yml_agrees_with_pyproject() -> None:
+@pytest.mark.parametrize(("file", "has_gpus"), [("environment.yml", False), ("environment-gpu.yml", True)])
+def test_environments_agree_with_pyproject(file: str, has_gpus: bool) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    text = (ROOT / "environment.yml").read_text()
+    text = (ROOT / file).read_text()
     python = re.search(r"- python (>=[\d.]+)", text)
     assert python is not None
     assert python[1] == project["requires-python"].replace(" ", "")
     installed = re.search(r"-e \.\[([\w,]+)\]", text)
-    assert installed is not None, "environment.yml installs the project itself, so that dependencies are listed once"
-    assert set(installed[1].split(",")) <= set(project["optional-dependencies"])
+    assert installed is not None, f"{file} installs the project itself, so that dependencies are listed once"
+    extras = set(installed[1].split(","))
+    assert extras <= set(project["optional-dependencies"])
+    assert any(extra.startswith("cuda") for extra in extras) == has_gpus
     listed = re.findall(r"^\s*- ([a-z][\w-]*)", text, flags=re.MULTILINE)
     assert set(listed) <= {"python", "pip", "conda-forge"}, "dependencies belong in pyproject.toml alone"
+
+
+def test_the_recipe_of_conda_agrees_with_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
+    renamed = {"matplotlib": "matplotlib-base"}  # without Qt
+    listed = [re.split(r" *;", line)[0] for line in project["dependencies"]]
+    expected = {renamed.get(name := line.split()[0].lower(), name): line.split(maxsplit=1)[1] for line in listed}
+    runs = dict(line.split(maxsplit=1) for line in recipe["requirements"]["run"])
+    assert runs == {"python": project["requires-python"].replace(" ", ""), **expected}
+    assert recipe["context"]["version"] == meshlab.__version__
+
+
+def test_classifiers_name_the_pythons_that_are_tried() -> None:
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    versions = [text.rpartition(" ")[2] for text in classifiers if re.search(r":: 3\.\d+$", text)]
+    assert versions == ["3.11", "3.12", "3.13"]  # tests/packages.py also tries 3.14 where there is one
 
 
 def test_readme_says_what_it_is_and_what_it_is_not() -> None:

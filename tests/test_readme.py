@@ -1,9 +1,10 @@
-"""The Python blocks of the README run in one process, and their outputs are those in the comments."""
+"""The Python blocks of the README and of each page run in one process, and their outputs are those in the comments."""
 
 from __future__ import annotations
 
 import ast
 import io
+import itertools
 import json
 import os
 import re
@@ -20,7 +21,10 @@ import pytest
 from meshlab.frames._table import MODES_MARK
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md"] + [
+    DOCS / f"{name}.md" for name in ("tour", "nccl_tests", "frameworks", "machines", "normal", "hangs", "ci")
+]
 
 TIMED = ("table()", "contention()", "interference()", "matrix()")
 """Statements with one of these print times, so only the rest of their output is compared."""
@@ -33,14 +37,14 @@ class Statement(NamedTuple):
     expected: str | None
 
 
-def python_blocks() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def statements(block: str) -> Iterator[Statement]:
     """Split a block into statements.
 
-    The comments at the end of an expression and below it are its output, and so are the comments below a try statement.
+    The comments at the end of an expression and below it are its output, and so are those below try and with.
     A comment after any other statement, or after an expression that ends with a semicolon, is prose.
     """
     tokens = tokenize.generate_tokens(io.StringIO(block).readline)
@@ -56,26 +60,26 @@ def statements(block: str) -> Iterator[Statement]:
         next_line = len(lines) + 1 if following is None else following.lineno
         found = [comments[number] for number in range(end, next_line) if number in comments]
         rest = lines[end - 1].encode()[node.end_col_offset :].decode()
-        is_output = found and isinstance(node, (ast.Expr, ast.Try)) and not rest.startswith(";")
+        is_output = found and isinstance(node, (ast.Expr, ast.Try, ast.With)) and not rest.startswith(";")
         yield Statement(ast.get_source_segment(block, node) or "", "\n".join(found) if is_output else None)
 
 
-def execute() -> list[list[tuple[str, str, str]]]:
+def execute(page: Path) -> list[list[tuple[str, str, str]]]:
     """Execute all blocks in one namespace; return source, expected and real output of the statements with an output."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     done = []
-    for block in python_blocks():
+    for block in python_blocks(page):
         compared = []
         for source, expected in statements(block):
             if expected is None:
-                exec(compile(source, "README.md", "exec"), namespace)
+                exec(compile(source, page.name, "exec"), namespace)
                 continue
             value = None
             with redirect_stdout(io.StringIO()) as printed:
-                if source.startswith("try:"):
-                    exec(compile(source, "README.md", "exec"), namespace)
+                if source.startswith(("try:", "with ")):
+                    exec(compile(source, page.name, "exec"), namespace)
                 else:
-                    value = eval(compile(source, "README.md", "eval"), namespace)
+                    value = eval(compile(source, page.name, "eval"), namespace)
             compared.append((source, expected, printed.getvalue() + ("" if value is None else repr(value))))
         done.append(compared)
     return done
@@ -88,14 +92,15 @@ def normal(text: str, *, is_timed: bool) -> str:
     return " ".join(re.sub(r"\d[\d,]*\.?\d*|NaN", "0", text).split() if is_timed else text.split())
 
 
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[str]]]:
-    folder = tmp_path_factory.mktemp("readme")
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_blocks_of_a_page_have_the_outputs_in_their_comments(page: Path, tmp_path: Path) -> None:
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "MPLBACKEND": "agg"}
     done = subprocess.run(
-        [sys.executable, __file__],
-        cwd=folder,
+        [sys.executable, __file__, str(page)],
+        cwd=tmp_path,
         env=environment,
         capture_output=True,
         text=True,
@@ -103,21 +108,21 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[str]]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.full
-@pytest.mark.slow
-@pytest.mark.parametrize("index", range(len(python_blocks())))
-def test_a_block_has_the_outputs_in_its_comments(outputs: list[list[list[str]]], index: int) -> None:
-    for source, expected, actual in outputs[index]:
+    for source, expected, actual in itertools.chain(*json.loads(done.stdout.splitlines()[-1])):
         is_timed = any(name in source for name in TIMED)
         pattern = re.escape(normal(expected, is_timed=is_timed)).replace("…", ".*")
         assert re.fullmatch(pattern, normal(actual, is_timed=is_timed)), f"{source}\n{actual}"
 
 
-def test_every_block_shows_an_output_and_is_short() -> None:
-    for block in python_blocks():
+def test_the_readme_is_short() -> None:
+    lines = PAGES[0].read_text().splitlines()
+    assert len(lines) <= 180
+    assert len(python_blocks(PAGES[0])) == 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_shows_an_output_and_is_short(page: Path) -> None:
+    for block in python_blocks(page):
         assert any(statement.expected for statement in statements(block)), block
         assert len([line for line in block.splitlines() if line and not line.startswith("#")]) <= 8, block
         assert len(block.splitlines()) <= 12, block
@@ -132,7 +137,8 @@ def test_the_comparison_with_nccl_tests_has_the_measured_numbers() -> None:
     graph = judged[judged["mode"] == "graph"]
     means = geometric_means(graph)["graph"]
     small = graph[graph["size_bytes"] == 1024].set_index("collective")
-    rows = re.findall(r"^\| (\w+) \| ([\d.]+) µs \| ([\d.]+) µs \| ([\d.]+) \|$", README.read_text(), re.MULTILINE)
+    text = (DOCS / "measuring.md").read_text()
+    rows = re.findall(r"^\| (\w+) \| ([\d.]+) µs \| ([\d.]+) µs \| ([\d.]+) \|$", text, re.MULTILINE)
     assert {name for name, *_ in rows} == set(means.index)
     for name, ours, theirs, ratio in rows:
         assert float(ours) == pytest.approx(small.loc[name, "meshlab_us"], abs=0.006)
@@ -144,4 +150,4 @@ if __name__ == "__main__":
     from tests.quick_sampling import shorten_steps
 
     shorten_steps()
-    print(json.dumps(execute()))
+    print(json.dumps(execute(Path(sys.argv[1]))))

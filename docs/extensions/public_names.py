@@ -63,13 +63,14 @@ def write_pages(app: Any) -> None:
             page.write_text(content)
 
 
-def anchors(app: Any, page: str, source: list[str]) -> None:
-    """Turn HTML anchors, which a code host needs, into targets that MyST checks."""
+def adapt(app: Any, page: str, source: list[str]) -> None:
+    """Turn what a code host needs, HTML anchors and paths of notebooks, into what MyST checks."""
+    source[0] = re.sub(r"\]\(\.\./(notebooks/\w+\.ipynb)", r"](\1", source[0])
     source[0] = re.sub(r'^<a id="([^"]+)"></a>$', r"(\1)=", source[0], flags=re.MULTILINE)
 
 
 def setup(app: Any) -> dict[str, bool]:
     """Write the pages before Sphinx reads them."""
     app.connect("builder-inited", write_pages, priority=100)
-    app.connect("source-read", anchors)
+    app.connect("source-read", adapt)
     return {"parallel_read_safe": True}

@@ -12,7 +12,7 @@ from meshlab.plots import figure_svg
 
 
 def scrape(block: Any, block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
-    """Return the open figures as inline SVG, or else the HTML of the last value. The first PNG becomes the thumbnail."""
+    """Return the open figures as SVG, or else the HTML of the last value. The first PNG becomes the thumbnail."""
     pages = []
     for number in pyplot.get_fignums():
         figure = pyplot.figure(number)

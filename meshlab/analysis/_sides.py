@@ -17,7 +17,7 @@ from meshlab.base._errors import BenchError
 from meshlab.frames._labels import GPU_SOURCES, is_wrong
 from meshlab.frames._schema import CALL, LOAD, PAIR, plain_value
 from meshlab.nccl_tests._reader import read as read_nccl_tests
-from meshlab.plans._options import OPTIONS
+from meshlab.plans._options import OPTIONS, UNKNOWN_IF_MISSING
 from meshlab.runs._store import as_frames
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _COLUMN_WORDS = {
 _NONE_IF_KNOWN = {
     "concurrent_axis": "grouping",
     "concurrent_collective": "grouping",
-    **{name: "buffers" for name, default in OPTIONS.items() if default is None and name != "traffic"},
+    **{name: "buffers" for name in OPTIONS if name not in UNKNOWN_IF_MISSING},
 }
 _NONE = "none"
 

@@ -1,20 +1,22 @@
-"""The command ``meshlab lab``: open the first notebook in JupyterLab."""
+"""The command ``meshlab lab``: open a notebook in JupyterLab."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from meshlab.cli._arguments import Command
 from meshlab.cli._output import BAD_INPUT, print_error
 
-_FIRST_NOTEBOOK = "01_first_mesh.ipynb"
+_FIRST_NOTEBOOK = "01_first_mesh"
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Copy the notebooks into a folder, and open the first one in JupyterLab."""
+    """Copy the notebooks into a folder, and open one of them in JupyterLab."""
     from importlib.util import find_spec
 
     from meshlab.base._files import write_file
@@ -25,23 +27,44 @@ def _run(options: argparse.Namespace) -> int:
     package = Path(__file__).parents[1]
     # A wheel contains the notebooks. In a checkout they are next to the package.
     source = next(folder for folder in (package / "notebooks", package.parent / "notebooks") if folder.is_dir())
-    for notebook in sorted(source.glob("*.ipynb")):
-        copy = Path(options.folder) / notebook.name
+    notebooks = {path.stem: path for path in sorted(source.glob("*.ipynb"))}
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), options.words))
+    chosen = _matching(words[0], notebooks) if words and not Path(words[0]).is_dir() else _FIRST_NOTEBOOK
+    if chosen is None:
+        print_error(f"{words[0]!r} is neither a folder nor a notebook; the notebooks are {', '.join(notebooks)}")
+        return BAD_INPUT
+    folders = words if chosen == _FIRST_NOTEBOOK and words and Path(words[0]).is_dir() else words[1:]
+    folder = Path(folders[0] if folders else ".")
+    for notebook in notebooks.values():
+        copy = folder / notebook.name
         if not copy.exists():
             write_file(copy, notebook.read_bytes())
-    first = Path(options.folder) / _FIRST_NOTEBOOK
-    return subprocess.call([sys.executable, "-m", "jupyterlab", str(first), *options.arguments])
+    command = [sys.executable, "-m", "jupyterlab", str(folder / f"{chosen}.ipynb")]
+    return subprocess.call([*command, *options.words[len(words) :]])
+
+
+def _matching(word: str, names: Iterable[str]) -> str | None:
+    """Return the notebook that a word names: its number, its name, or the beginning of either."""
+    word = word.removesuffix(".ipynb")
+    matches = [name for name in names if name.startswith(word) or name.partition("_")[2].startswith(word)]
+    return matches[0] if len(matches) == 1 or word in matches else None
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", default=".", help="working folder (default: the current folder)")
-    parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="NAME or FOLDER",
+        help="the notebook to open, such as 03 or predictions (default: the first one), and the working folder "
+        "(default: the current folder)",
+    )
 
 
 LAB = Command(
     "lab",
-    "open the first notebook in JupyterLab",
+    "open a notebook in JupyterLab",
     "Copies the notebooks into the folder unless they exist there. Arguments after -- are passed to JupyterLab:\n"
+    "  meshlab lab predictions\n"
     "  meshlab lab -- --no-browser --port=8889",
     _run,
     _add_options,

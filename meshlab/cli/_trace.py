@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -74,7 +75,8 @@ def _redraw() -> Callable[[LiveTrace], None]:
     def show(live: LiveTrace) -> None:
         nonlocal n_lines
         width, height = shutil.get_terminal_size()
-        lines = [line[: width - 1] for line in str(live).splitlines()][: height - 1]
+        texts = str(live).splitlines()
+        lines = [line for text in texts for line in textwrap.wrap(text, width - 1) or [""]][: height - 1]
         if n_lines:
             sys.stdout.write(f"\033[{n_lines}F\033[J")
         n_lines = len(lines)

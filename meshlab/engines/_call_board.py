@@ -203,13 +203,16 @@ class BoardComparer:
             return
         number = self.area[self.index] >> CHECKSUM_BITS
         header = f"{self._number} {number}:"
-        text = ";".join("|".join(_numbers(counts) for counts in (call.send_counts, call.recv_counts)) for call in calls)
-        self._board.write_text(header + text)
+        self._board.write_text(_counts_text(header, calls))
         # Counts do not fit into the word of a call, and differ between ranks even if they match.
         texts: dict[int, str] = {}
         for _ in self._polls():
             for index in range(self._size):
-                if index not in texts and (text := self._board.read_text(self._ranks[index])).startswith(header):
+                if index in texts:
+                    continue
+                text, _, checksum = self._board.read_text(self._ranks[index]).rpartition("#")
+                # A rank may be replacing its text, so that its end is still that of the call before.
+                if text.startswith(header) and checksum == str(text_checksum(text)):
                     texts[index] = text.removeprefix(header)
             if len(texts) == self._size:
                 break
@@ -218,7 +221,8 @@ class BoardComparer:
         for _ in self._polls():
             if min(self._read.tolist()) >= number:
                 break
-        for of_call in zip(*(texts[index].split(";") for index in range(self._size)), strict=True):
+        # Of many calls, a rank with long counts has posted fewer than the others.
+        for of_call in zip(*(texts[index].split(";")[:-1] for index in range(self._size)), strict=False):
             counts = [[[int(count) for count in part.split(",")] for part in text.split("|")] for text in of_call]
             check_counts(*zip(*counts, strict=True))
 
@@ -239,6 +243,17 @@ class BoardComparer:
     def leave(self) -> None:
         """Leave the group when the communicator is gone."""
         self._board.leave(self._number, self._words, self.index)
+
+
+def _counts_text(header: str, calls: Sequence[Call]) -> str:
+    """Return the counts of as many calls as fit into the text of a rank, each with a semicolon, and a checksum."""
+    text = header
+    for call in calls:
+        counts = "|".join(_numbers(counts) for counts in (call.send_counts, call.recv_counts))
+        if len(text) + len(counts) > _TEXT_BYTES - 32:
+            break
+        text += f"{counts};"
+    return f"{text}#{text_checksum(text)}"
 
 
 def _numbers(counts: Sequence[int] | None) -> str:

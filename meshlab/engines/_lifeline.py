@@ -75,7 +75,7 @@ def main(role: str, module: str, *arguments: str) -> None:
         link = json.loads(Path(os.environ[LINK]).read_text())
         hold_link(link["address"], link["port"], link["token"])
         with contextlib.suppress(ImportError):
-            fork_nanny()
+            fork_nanny(cleans_up=True)
     else:
         with contextlib.suppress(OSError):
             # mpiexec kills the process groups of all ranks when one has ended. In its own, this one outlives its shell

@@ -9,19 +9,34 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import signal
 import sys
+import time
 from typing import Any, BinaryIO
 
+from meshlab.engines._reaper import abandoned_segments, remove_files, segments
 
-def fork_nanny() -> None:
+_CLEAN_S = 2.0  # time that the other ranks of a host get to end
+_TICK_S = 0.1
+
+
+def fork_nanny(*, cleans_up: bool = False) -> None:
     """Start the nanny of this process, and let ipyparallel use it. To be called before there are threads."""
+    # With `cleans_up`, it removes the shared memory that the rank leaves: on another host than the client, nobody else
+    # does so for a rank that is killed while its library starts.
     if sys.platform != "linux":  # on macOS, a process that has loaded system libraries may not fork
         return
     from ipyparallel.engine import app
 
     requests, answers = os.pipe(), os.pipe()
-    if os.fork() == 0:
-        _serve(requests[0], answers[1])
+    child = os.fork()
+    if child == 0:
+        # As a descendant of the rank, it would be killed with it.
+        if cleans_up and os.fork():
+            os._exit(0)
+        _serve(requests[0], answers[1], cleans_up=cleans_up)
+    if cleans_up:
+        os.waitpid(child, 0)
     os.close(requests[0])
     os.close(answers[1])
     sender, receiver = os.fdopen(requests[1], "wb"), os.fdopen(answers[0], "rb")
@@ -38,16 +53,23 @@ def fork_nanny() -> None:
     app.start_nanny = start_nanny
 
 
-def _serve(stdin: int, stdout: int) -> None:
+def _serve(stdin: int, stdout: int, *, cleans_up: bool) -> None:
     """Be the nanny, with the pipes that ipyparallel gives it."""
     from ipyparallel.engine import nanny
 
+    existing = segments()
     try:
+        if cleans_up:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm sends it to all processes of the step at once
         os.setsid()  # signals to the group of the rank are not for the nanny
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # a launcher waits until its pipes to the rank are closed
-        with contextlib.suppress(EOFError):  # the rank ended before it was an engine
+        with contextlib.suppress(Exception):  # EOFError if the rank ended before it was an engine
             nanny.main()
+        deadline = time.monotonic() + _CLEAN_S if cleans_up else 0.0
+        while set(segments()).difference(existing) and time.monotonic() < deadline:
+            remove_files(abandoned_segments(existing))  # those of ranks that end a moment later remain
+            time.sleep(_TICK_S)
     finally:
         os._exit(0)

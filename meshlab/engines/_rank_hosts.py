@@ -86,7 +86,13 @@ def _hosts_text(ranks: Sequence[RankInfo]) -> str:
 
 def number_of_gpus(ranks: Sequence[RankInfo]) -> int:
     """Return the number of different GPUs that the ranks of NCCL use."""
-    return len({(info.host, info.capabilities.facts.get("device number")) for info in ranks})
+    # If each process sees a GPU of its own, all of them have the same number.
+    gpus = {
+        (info.host, facts.get("PCI address", facts.get("device number")))
+        for info in ranks
+        for facts in [info.capabilities.facts]
+    }
+    return len(gpus)
 
 
 def _network(ranks: Sequence[RankInfo]) -> str:

@@ -78,9 +78,9 @@ class Reaper:
     def starting(self) -> Iterator[None]:
         """Let the reaper remove what the ranks that start in this context leave in shared memory, even half-started."""
         # A library creates its files before a rank can report them, and a dead process has no mappings.
-        remove_files(_abandoned_segments(Path(self._folder)))  # of a start that failed
+        remove_files(_abandoned_by_start(Path(self._folder)))  # of a start that failed
         existing = Path(self._folder) / _EXISTING
-        existing.write_text("\n".join(_segments()))
+        existing.write_text("\n".join(segments()))
         yield
         existing.unlink()
 
@@ -189,7 +189,7 @@ def shared_memory_files(pid: int) -> list[str]:
     return sorted({path for line in maps.splitlines() if (path := line.split(" ")[-1]).startswith(_SHARED_MEMORY)})
 
 
-def _segments() -> list[str]:
+def segments() -> list[str]:
     """Return the shared-memory files of communication libraries on this host that belong to this user."""
     files = []
     with contextlib.suppress(OSError):  # not Linux
@@ -200,19 +200,24 @@ def _segments() -> list[str]:
     return files
 
 
-def _abandoned_segments(folder: Path) -> list[str]:
-    """Return the files that a start which did not end has left: no process has them open, and they are new."""
-    try:
-        existing = (folder / _EXISTING).read_text().splitlines()
-    except OSError:
-        return []
-    candidates = set(_segments()).difference(existing)
-    if candidates:  # of this start, or of another program that started at the same time
+def abandoned_segments(existing: Iterable[str]) -> list[str]:
+    """Return the files that were created after the existing ones, and that no process has open."""
+    candidates = set(segments()).difference(existing)
+    if candidates:  # of a start, or of another program that started at the same time
         for process in psutil.process_iter():
             candidates.difference_update(shared_memory_files(process.pid))
             with contextlib.suppress(psutil.Error):
                 candidates.difference_update(file.path for file in process.open_files())
     return sorted(candidates)
+
+
+def _abandoned_by_start(folder: Path) -> list[str]:
+    """Return the files that a start which did not end has left."""
+    try:
+        existing = (folder / _EXISTING).read_text().splitlines()
+    except OSError:
+        return []
+    return abandoned_segments(existing)
 
 
 def remove_files(paths: Iterable[str]) -> None:
@@ -232,7 +237,7 @@ def clean_up(variable: str, value: str, folder: str) -> None:
     remove_files(kill_processes(variable, value))
     with contextlib.suppress(OSError):
         remove_files((Path(folder) / _SEGMENTS).read_text().splitlines())
-    remove_files(_abandoned_segments(Path(folder)))
+    remove_files(_abandoned_by_start(Path(folder)))
     for _ in range(10):  # a dying process may still write into the folder
         _remove_folder(Path(folder))
         if not Path(folder).exists():

@@ -16,7 +16,7 @@ import numpy as np
 from meshlab.base._backends import BACKENDS
 from meshlab.base._collectives import COUNTED
 from meshlab.base._errors import BenchError
-from meshlab.plans._options import CALL_OPTIONS, OPTIONS
+from meshlab.plans._options import CALL_OPTIONS, OPTIONS, UNKNOWN_IF_MISSING
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -436,7 +436,7 @@ def numbered_rows(
 
 def differing_options(results: pd.DataFrame) -> list[str]:
     """Return the columns of `OPTIONS` in which rows differ. A missing value is one, unless it means unknown."""
-    return [name for name, default in OPTIONS.items() if results[name].nunique(dropna=default is not None) > 1]
+    return [name for name in OPTIONS if results[name].nunique(dropna=name in UNKNOWN_IF_MISSING) > 1]
 
 
 def shown_options(results: pd.DataFrame) -> list[str]:

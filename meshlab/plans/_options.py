@@ -29,6 +29,7 @@ class Option:
     least: int | None = None  # the smallest number; None if it is checked otherwise
     takes_several: bool = True  # whether a plan can have several values
     is_tuned: bool = True  # whether `tune` looks for its best value
+    is_chosen_by_library: bool = True  # whether None, as the default, means that the library chose
 
     @property
     def kind(self) -> type[int] | type[str]:
@@ -136,6 +137,7 @@ class CallOptions:
         help=f"traffics of {COUNTED}: even, zipf:1.2, zipf:1.2:SEED, spread:0.5, or a file with a matrix of bytes as "
         "for nccl-tests",
         is_tuned=False,
+        is_chosen_by_library=False,
     )
 
 
@@ -175,6 +177,11 @@ CALL_OPTIONS: Mapping[str, Option] = MappingProxyType(
 
 OPTIONS: Mapping[str, Any] = MappingProxyType({item.name: item.default for item in fields(CallOptions)})
 """The columns of the options of a call, with their defaults. None means that the library chose."""
+
+UNKNOWN_IF_MISSING = frozenset(
+    name for name, option in CALL_OPTIONS.items() if OPTIONS[name] is not None or not option.is_chosen_by_library
+)
+"""The options whose missing value is not a value: it is unknown, or the call has no such option."""
 
 
 def options_of(source: object) -> dict[str, Any]:

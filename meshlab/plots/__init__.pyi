@@ -15,6 +15,7 @@ from ._ratios import comparison as comparison
 from ._rehearsal import rehearsal as rehearsal
 from ._replays import replay as replay
 from ._rings import ring as ring
+from ._routing import routing as routing
 from ._step_times import step_times as step_times
 from ._style import figure_png as figure_png
 from ._style import figure_svg as figure_svg

@@ -16,7 +16,7 @@ from meshlab.frames._labels import LABELLED, axis_label, is_wrong, value_label
 from meshlab.frames._rows import Row
 from meshlab.frames._schema import numbered_rows, require_columns
 from meshlab.frames._statistics import LARGEST_NUMBER, bandwidth
-from meshlab.plans._options import OPTIONS
+from meshlab.plans._options import OPTIONS, UNKNOWN_IF_MISSING
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,7 +131,7 @@ def line_names(keys: Iterable[Key]) -> dict[Key, str]:
     distinguishing: list[str] = []
     distinct = 1
     for column in _NAMED:
-        if OPTIONS.get(column) is not None and len({key[KEYS.index(column)] for key in distinct_keys} - {None}) < 2:
+        if column in UNKNOWN_IF_MISSING and len({key[KEYS.index(column)] for key in distinct_keys} - {None}) < 2:
             continue  # some lines do not record the option, which is no reason to name the others by it
         n_names = len({tuple(row[name] for name in (*distinguishing, column)) for row in words})
         if n_names > distinct:

@@ -26,6 +26,7 @@ from meshlab.plots._theme import current_theme
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _POINTS = 9.0
 _CELL, _LEAST, _MOST = 52.0, 190.0, 440.0  # points per cell, and of the side of the matrix
@@ -147,9 +148,9 @@ def _draw_cells(ax: Axes, cells: _Cells) -> None:
     # Without blocks, the column of a popular rank could be between two pixels.
     starts = np.arange(0, n, -(-n // _MOST_CELLS))
     blocks = np.maximum.reduceat(np.maximum.reduceat(values, starts, axis=0), starts, axis=1)
-    shown = np.ma.masked_equal(blocks, 0.0)  # nothing is sent
+    cells_with_bytes = np.ma.masked_equal(blocks, 0.0)
     options: dict[str, Any] = {"interpolation": "nearest", "aspect": "equal", "extent": ends}
-    image = ax.imshow(shown, cmap=QUANTITY, vmin=0, vmax=most, **options)
+    image = ax.imshow(cells_with_bytes, cmap=QUANTITY, vmin=0, vmax=most, **options)
     theme = current_theme()
     sender, receiver = cells.traffic.largest_pair
     # In larger matrices a cell is smaller than its frame.
@@ -226,17 +227,23 @@ def _draw_sums(ax: Axes, cells: _Cells) -> None:
 
 def figure_html(traffic: Traffic) -> str:
     """Return the figure as an ``<svg>`` element. Empty for a pattern without a number of ranks."""
-    from matplotlib.figure import Figure
-
     if traffic.n_ranks is None:
         return ""
-    n = traffic.n_ranks
+    figure = figure_of(traffic)
+    return figure_svg(figure, label=figure.axes[0].get_title(loc="left"))
+
+
+def figure_of(traffic: Traffic) -> Figure:
+    """Return the figure of a traffic between ranks, without registering it with pyplot."""
+    from matplotlib.figure import Figure
+
+    n = traffic.n_ranks or 1
     side = float(np.clip(_CELL * n, _LEAST, _MOST))
     margins = Margins(50.0, _BAR + _GAP + 26, _BAR + _GAP + _COLOR_BAR, 96.0)
     width, height = margins.left + side + margins.right, margins.above + side + margins.below
     figure = Figure((width / 72, height / 72))
-    ax = _draw(traffic, ax=figure.add_axes(margins.box(width, height)))
-    return figure_svg(figure, label=ax.get_title(loc="left"))
+    _draw(traffic, ax=figure.add_axes(margins.box(width, height)))
+    return figure
 
 
-_draw = traffic  # whose name is that of an argument in `figure_html`
+_draw = traffic  # whose name is that of an argument in `figure_of`

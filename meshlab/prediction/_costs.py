@@ -176,6 +176,7 @@ class Prices:
     least_ns: Floats  # (m, k): ns per byte that the links of the algorithm need at least, whatever published runs show
     offset_us: float  # latency that the timing mode adds
     errors: GroupErrors  # of the formula, as published runs show them
+    stretch: Floats | None = None  # (k,): size of the even call that takes as long, relative to that of an uneven one
 
     def time_us(self, rows: npt.ArrayLike, sizes: npt.ArrayLike) -> Floats:
         """Return the time of a call of each size on the signature of each row, broadcast together."""
@@ -199,7 +200,7 @@ class Prices:
             transfer = np.maximum(transfer, size * 1e-3 * ns / (least * doubled))
         if self.plateau is not None:
             latency = np.where(size >= self.plateau_bytes[row], latency * self.plateau[choice, row], latency)
-        factor = np.exp(self.errors.log_factor(row, size))
+        factor = np.exp(self.errors.log_factor(row, size if self.stretch is None else size * self.stretch[row]))
         latency, transfer = latency * factor, transfer * factor
         transfer = np.maximum(transfer, size * 1e-3 * self.least_ns[choice, row] - latency)
         # A group of one rank has no latency. No other call is faster than a part of its latency in any mode.
@@ -601,6 +602,7 @@ def _messages(
         believed_factor=np.ones((2, len(links))),
         offset_us=settings.offset_us,
         errors=errors,
+        stretch=None if uneven is None else np.minimum.reduce(_message_gbs(links, collective, None)) / gbs,
     )
 
 

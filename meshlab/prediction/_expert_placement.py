@@ -150,8 +150,8 @@ def _improved(load: Floats, slots: Ints) -> Ints:
             rank, slot, expert = other
             slots[rank, slot] = expert
         else:
-            own, rank, slot = change
-            slots[busiest, own], slots[rank, slot] = slots[rank, slot], slots[busiest, own]
+            place, rank, slot = change
+            slots[busiest, place], slots[rank, slot] = slots[rank, slot], slots[busiest, place]
     return slots
 
 
@@ -163,8 +163,8 @@ def _best_exchange(
     after = np.maximum(sums[busiest] + gain, sums[:, None] - gain)
     twice = has[busiest][slots][None] | has[:, slots[busiest]].T[:, :, None]
     after = np.where(twice, np.inf, after)
-    own, rank, slot = np.unravel_index(int(after.argmin()), after.shape)
-    return float(after[own, rank, slot]), (int(own), int(rank), int(slot))
+    place, rank, slot = np.unravel_index(int(after.argmin()), after.shape)
+    return float(after[place, rank, slot]), (int(place), int(rank), int(slot))
 
 
 def _best_replica(
@@ -175,10 +175,10 @@ def _best_replica(
     nothing = np.inf, (0, 0, 0)
     if not len(spare) or len(spare) * (slots.shape[1] + 1) * len(slots) > _MOST_CANDIDATES:
         return nothing
-    mine = slots[busiest][counts[slots[busiest]] < len(slots)]
+    popular = slots[busiest][counts[slots[busiest]] < len(slots)]
     # More replicas of an expert of the busiest rank, or an expert of another rank in one of its slots.
-    rank, slot = np.repeat(spare, len(mine), axis=0).T
-    expert = np.tile(mine, len(spare))
+    rank, slot = np.repeat(spare, len(popular), axis=0).T
+    expert = np.tile(popular, len(spare))
     others = np.flatnonzero((counts < len(slots)) & ~has[busiest])
     at = np.flatnonzero(counts[slots[busiest]] > 1)
     rank = np.concatenate([rank, np.full(len(at) * len(others), busiest)])

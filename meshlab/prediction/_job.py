@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import MeshError, did_you_mean
+from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
 from meshlab.comm._elements import find_dtype
 from meshlab.mesh._axes import as_integer, short
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from meshlab.topology.model._presets import ClusterLike
     from meshlab.topology.placement._placement import Placement
+    from meshlab.traces._trace import Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,6 +301,48 @@ class Job:
                 hint=f"omit parameters, or omit {unknown} to derive it",
             )
         set_field(self, "parameters", counted)
+
+    @classmethod
+    def from_trace(
+        cls, trace: Trace, mesh: MeshLike | None = None, *, model: str | None = None, steps: int = 0, **fields: Any
+    ) -> Job:
+        """Return the job of a trace, with the sizes of the model that its calls do not show.
+
+        The calls show how weights are sharded (`zero`), the element types, `sequence_parallel`, and for some layouts
+        the number of layers and parameters. The rest must be passed.
+
+        Parameters
+        ----------
+        trace : Trace
+            The recorded job.
+        mesh : DeviceMesh or str, optional
+            The mesh of the job, with the names of `step`. By default that of its process groups, `Trace.mesh`.
+        model : str, optional
+            A preset with the sizes of the model.
+        steps : int, default 0
+            Number of steps in the trace. 0 for those of the profiler.
+        **fields
+            Arguments of `Job`. They replace those of the trace.
+
+        Raises
+        ------
+        MeshError
+            If a size is missing, an axis is none of a training job, or the trace contradicts the mesh.
+
+        Warns
+        -----
+        UserWarning
+            If the job moves other volumes along an axis than a step of the trace.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.Job.from_trace(ml.Trace.example(), layers=2, hidden=1024, heads=8)
+        Traceback (most recent call last):
+        meshlab.errors.MeshError: a trace does not show sequence and global_batch of the job; pass them, or a preset
+        such as model='llama3-8b'
+        """
+        return implementation(Job.from_trace)(trace, mesh, model=model, steps=steps, **fields)
 
     @classmethod
     def preset(cls, name: str, /, **changes: Any) -> Job:
@@ -631,9 +675,9 @@ class Job:
         >>> import meshlab as ml
         >>> routing = ml.Job.preset("deepseek-v3", skew=0.5).routing("ep=32", ml.preset("dgx-h100", nodes=4))
         >>> routing
-        <Routing of DeepSeek-V3, ep=32: busiest rank 2.7 times the mean>
+        <Routing of DeepSeek-V3, ep=32: busiest rank 2.56 times the mean>
         >>> routing.loads().busiest_nic, routing.balanced(replicas=32).imbalance.__round__(2)
-        ('node0/NIC0', 1.3)
+        ('node1/NIC0', 1.15)
         """
         return routing_of(self, mesh, cluster, experts, skew, copies)
 

@@ -16,7 +16,7 @@ from meshlab.prediction._volumes import Degrees, problems
 if TYPE_CHECKING:
     from meshlab.prediction._job import Job
 
-_AXES = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
+JOB_AXES = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
 _EXPERT_AXES = ("pp", "edp", "ep", "etp")
 
 
@@ -33,9 +33,9 @@ class JobLayout:
     def of(cls, job: Job, mesh: DeviceMesh, experts: MeshLike | None) -> JobLayout:
         """Return the layout of a job, or raise a `MeshError` if it cannot run on it."""
         view = None if experts is None else mesh.view(str(as_mesh(experts)))
-        _check_axes(mesh, _AXES, "a training job")
+        _check_axes(mesh, JOB_AXES, "a training job")
         sizes = dict(zip(mesh.axis_names, mesh.shape, strict=True))
-        size = {name: sizes.get(name, 1) for name in _AXES}
+        size = {name: sizes.get(name, 1) for name in JOB_AXES}
         if view is not None:
             _check_axes(view, _EXPERT_AXES, "an expert layout")
             if size["ep"] > 1:

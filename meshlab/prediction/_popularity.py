@@ -145,8 +145,8 @@ def exchange_imbalance(job: Job, n_ranks: npt.NDArray[np.integer], domains: npt.
 
 @functools.lru_cache(maxsize=512)
 def _busiest(skew: Skew, experts: int, top_k: int, ep: int) -> float:
-    if experts % ep:
-        return 1.0  # such a layout is dropped
+    if ep == 1 or experts % ep:
+        return 1.0  # one rank has all experts; other layouts are dropped
     return float(ep * shares_of(skew, experts, top_k).reshape(ep, -1).sum(axis=1).max())
 
 

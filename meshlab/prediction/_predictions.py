@@ -368,10 +368,8 @@ def predict(
     engines : Engines, optional
         Running NCCL engines with the mesh's world size, which add NCCL's own estimate.
     traffic : Traffic or str, optional
-        The bytes between the ranks of each group in an all_to_all_v, see `meshlab.Traffic`. By default on the axes
-        whose groups have its number of ranks. A pattern is scaled to every size, which is the mean of all ranks. A
-        matrix of bytes has one size, its largest sum. The busiest link of each kind decides the time, which is that of
-        an all_to_all if all bytes are equal.
+        The bytes between the ranks of each group in an all_to_all_v, by default along ep for a pattern, and on the
+        axes with its number of ranks for a matrix. The busiest link decides the time.
 
     Raises
     ------
@@ -382,8 +380,7 @@ def predict(
         If the cluster has no GPUs, or the bandwidth of its links is unknown.
         If a collective has no traffic.
     MeshError
-        If the mesh does not have an axis.
-        If no axis has groups with the number of ranks of a traffic.
+        If the mesh does not have an axis, or no axis has the number of ranks of a traffic.
 
     Examples
     --------
@@ -391,12 +388,9 @@ def predict(
     >>> prediction = ml.predict("pp=2, dp=4, tp=8", "dgx-h100", sizes="1M:1G")
     >>> [line.collective for line in prediction.lines]
     ['send_recv', 'all_reduce', 'all_reduce']
-    >>> frame = prediction.frame()
-    >>> bool((frame["time_us_lo"] < frame["time_us_hi"]).all())
-    True
     >>> skewed = ml.predict("ep=16", "dgx-h100", sizes="256M", traffic=ml.Traffic.zipf(1.2)).frame()
     >>> skewed[["collective", "bound", "busiest_nic"]].values.tolist()
-    [['all_to_all_v', '1 NIC', 'node0/NIC2']]
+    [['all_to_all_v', '8 NICs', 'node0/NIC2']]
     """
     request = _Request.of(mesh, cluster, dtype, calibration, settings)
     if traffic is not None:
@@ -406,11 +400,6 @@ def predict(
         for name, chosen in _by_axis(request.mesh, axis, collectives, request.source)
         for line in request.lines(Plan(chosen, name, sizes, dtype=dtype), name)
     ]
-    if not lines:
-        raise BenchError(
-            "nothing is predicted, because none of the collectives has a size",
-            hint=f"choose one of {', '.join(MODELLED)}",
-        )
     if engines is not None:
         lines = [_with_estimates(line, engines, request.mesh) for line in lines]
     return request.prediction(lines, is_choice=axis is not None or isinstance(collectives, Mapping))
@@ -428,7 +417,11 @@ def _uneven_prediction(
     chosen = [name for name, _ in _by_axis(request.mesh, axis, collectives, request.source)]
     groups = [request.mesh[name] for name in chosen]
     if axis is None and not isinstance(collectives, Mapping):
-        chosen = [part.name for part in groups if traffic.n_ranks in (None, part.size)]
+        exchanges = [name for name in chosen if usual_collective(name) == "all_to_all"]
+        if traffic.n_ranks is not None:
+            chosen = [part.name for part in groups if part.size == traffic.n_ranks]
+        elif exchanges:
+            chosen = exchanges
     if not chosen:
         parts = " and ".join(f"{part.size} ({part.name})" for part in groups)
         raise MeshError(
@@ -522,6 +515,11 @@ class _Request(NamedTuple):
 
     def prediction(self, lines: Sequence[PredictedLine], *, is_choice: bool) -> Prediction:
         """Return the lines with their notes. Axes that are missing are no surprise if the caller chose the axes."""
+        if not lines:
+            raise BenchError(
+                "nothing is predicted, because none of the collectives has a size",
+                hint=f"choose one of {', '.join(MODELLED)}",
+            )
         notes, placement = list(self._notes()), self.placement
         others = [part.name for part in self.mesh.axes if part.size > 1]
         others = [name for name in others if not _is_measured_by(self.mesh, name, self.source)]

@@ -22,6 +22,9 @@ _MOST_NAMED = 3
 _FEW_SAMPLES = 30
 
 
+_UNEVEN = "For uneven traffic it is the largest number of bytes that a rank sends or receives. "
+
+
 def caveats(results: pd.DataFrame, *, fingerprint: str, cluster: Cluster | None = None) -> list[str]:
     """Return the reasons to distrust the numbers."""
     doubts = _different_machine(results, cluster) if cluster is not None else []
@@ -156,7 +159,9 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
         (
             "algbw",
             "size S / time t, in GB/s (10⁹ bytes per second). S is the buffer size of one rank, or the total over "
-            f"ranks for {_totals(results)}, as in nccl-tests. Sizes are binary: 1 KiB is 1,024 bytes.",
+            f"ranks for {_totals(results)}, as in nccl-tests. "
+            + _UNEVEN * bool(results["imbalance"].gt(1).any())
+            + "Sizes are binary: 1 KiB is 1,024 bytes.",
         ),
         (
             "busbw",

@@ -63,6 +63,10 @@ def markdown_page(
         lines += [f"## {content.loads_title}", "", *gallery(drawn.matrices)]
         for table in content.loads:
             lines += _titled(table)
+    if content.traffics or drawn.traffics:
+        lines += ["## Traffic", "", *gallery(drawn.traffics)]
+        for table in content.traffics:
+            lines += _titled(table)
     if content.tuning is not None:
         tuned = content.tuning
         lines += ["## Tuning", "", markdown_text(tuned.title), "", *gallery(drawn.tunings)]

@@ -14,9 +14,12 @@ from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.base._errors import MeshlabError
 from meshlab.base._files import write_file
 from meshlab.base._units import SEPARATOR, format_bandwidth, format_size, format_time_us
+from meshlab.comm._elements import find_dtype
 from meshlab.frames._labels import GPU_SOURCES, axis_label, axis_labels, describe_groups, value_label
 from meshlab.frames._schema import is_pair, is_plain, plain_value
 from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh._traffic import Traffic
+from meshlab.plans._steps import Step
 from meshlab.plots._cells import CellGrid, membership_title
 from meshlab.plots._cells import membership as plot_membership
 from meshlab.plots._curves import curve_box, draw_bandwidth, draw_latency
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 # Width in inches. 5.75 inches are 552 CSS pixels, which fit into a 600 px window without shrinking the text.
 WIDTH = 5.75
 _CURVE = (WIDTH, 3.75)
+_MOST_TRAFFICS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class Pictures:
     tunings: list[ReportPicture] = field(default_factory=list)  # default and tuned times
     nodes: list[ReportPicture] = field(default_factory=list)  # the times between hosts of an acceptance
     traces: list[ReportPicture] = field(default_factory=list)  # of the job
+    traffics: list[ReportPicture] = field(default_factory=list)  # of uneven calls
 
     def save(self, folder: Path, prefix: str) -> None:
         """Write all figures to a folder as PNG files, see `picture_file`."""
@@ -78,6 +83,7 @@ class Pictures:
             *self.memberships,
             *self.machines,
             *self.matrices,
+            *self.traffics,
             *curves,
         ):
             write_file(folder / picture_file(prefix, picture), figure_png(picture.figure))
@@ -268,6 +274,25 @@ def matrix_pictures(results: pd.DataFrame) -> list[ReportPicture]:
         name = "-".join(["matrix", *(_slug(choice[key]) for key in varying or ["collective"])])
         text = f"{axis_label(choice['axis'], 'pairs')}. {'. '.join(title.splitlines())}."
         pictures.append(ReportPicture(name, figure, text))
+    return pictures
+
+
+def traffic_pictures(steps: Sequence[Step]) -> list[ReportPicture]:
+    """Draw the uneven traffics of the steps of a run, each at its largest size."""
+    from meshlab.plots._traffic import figure_of as figure_of_traffic
+
+    largest: dict[tuple[str, str | None], Step] = {}
+    for step in sorted(steps, key=lambda step: step.size_bytes or 0):
+        if step.matrix is not None:
+            largest[step.axis, step.traffic] = step
+    pictures = []
+    for (axis, name), step in list(largest.items())[:_MOST_TRAFFICS]:
+        counts, itemsize = step.chunk_counts, find_dtype(step.dtype or "uint8").itemsize
+        assert counts is not None
+        traffic = Traffic.matrix(counts * itemsize, alignment_bytes=1).named(str(name))
+        figure = figure_of_traffic(traffic)
+        text = f"{name} traffic along {axis}. {traffic.headline}."
+        pictures.append(ReportPicture("-".join(["traffic", _slug(axis), _slug(str(name))]), figure, text))
     return pictures
 
 

@@ -47,6 +47,7 @@ from meshlab.report._pictures import (
     node_pictures,
     picture_file,
     pictures_by_axis,
+    traffic_pictures,
     tuning_pictures,
 )
 from meshlab.report._printing import page_to_pdf
@@ -96,6 +97,7 @@ class Content:
     pivots: list[ReportTable] = field(default_factory=list)  # one row per size
     loads: list[ReportTable] = field(default_factory=list)  # pairs, contention and interference
     loads_title: str = ""
+    traffics: list[ReportTable] = field(default_factory=list)  # uneven ones next to the even one
     details: list[ReportTable] = field(default_factory=list)  # every row with its interval
     more_tables: int = 0  # number of omitted details
     expected: ReportTable | None = None  # the largest sizes, with the expected performance
@@ -258,6 +260,7 @@ class Report:
         )
         self.title = visible(title or _title_of(data, self.mesh))
         self._state = "" if data is None else data.state
+        self._steps = () if data is None else data.steps
         self._elapsed_s = 0.0 if data is None else data.progress.elapsed_s
         self._devices = None if data is None else data.devices
         self._uncertainty = uncertainty_of(self.results) if data is None else data.uncertainty
@@ -511,6 +514,7 @@ class Report:
             pivots=report_tables.pivot_tables(self._bounded),
             loads=loads,
             loads_title="Contention" if not n_pairs else "Pairs" if n_pairs == len(loads) else "Pairs and contention",
+            traffics=report_tables.traffic_tables(self._bounded, self.samples),
             details=details,
             more_tables=more_tables,
             expected=report_tables.expectation_table(self.expected) if is_known else None,
@@ -591,7 +595,7 @@ class Report:
         nodes = [] if self.stages is None or self.stages.nodes is None else node_pictures(self.stages.nodes)
         tunings = [] if self.tuning is None else tuning_pictures(self.tuning)
         traces = [] if self.trace is None else trace_pictures(self.trace, *self._of_trace)
-        return replace(drawn, nodes=nodes, tunings=tunings, traces=traces)
+        return replace(drawn, nodes=nodes, tunings=tunings, traces=traces, traffics=traffic_pictures(self._steps))
 
     @cached_property
     def _of_trace(self) -> tuple[DeviceMesh | None, pd.DataFrame | None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshlab.analysis._comparison import Comparison
+from meshlab.analysis._concurrency import traffic_rows
 from meshlab.analysis._expectations import (
     EXPECTED_SHARE,
     SLOW_WORDS,
@@ -236,6 +237,17 @@ def load_tables(results: pd.DataFrame, samples: pd.DataFrame | None = None) -> l
     for axis, load, rows in interference_parts(frames):
         title = f"{axis}{SEPARATOR}with and without {load}"
         tables.append(_ratio_table(title, rows, ("alone_us", "without"), ("concurrent_us", "with")))
+    return tables
+
+
+def traffic_tables(results: pd.DataFrame, samples: pd.DataFrame) -> list[ReportTable]:
+    """Return the tables of uneven traffics next to the even one, or to the first one of the run."""
+    if results["traffic"].nunique() < 2:
+        return []
+    tables = []
+    for (axis, baseline), rows in traffic_rows(Frames(results, samples, "")).groupby(["axis", "baseline"], sort=False):
+        title = f"{axis}{SEPARATOR}compared with {baseline} traffic"
+        tables.append(_ratio_table(title, rows, ("baseline_us", f"{baseline} time"), ("traffic_us", "time")))
     return tables
 
 

@@ -51,10 +51,10 @@ from meshlab.runs._rundata import RunData, State
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 6
+SCHEMA = 7
 """Version of the layout of a folder. It increases if older readers cannot read it, for example for a new column."""
 
-_READABLE = (2, 3, 4, 5, SCHEMA)
+_READABLE = (2, 3, 4, 5, 6, SCHEMA)
 
 _POINTER = "run.json"
 _KINDS = ("results", "samples")

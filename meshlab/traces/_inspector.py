@@ -26,13 +26,16 @@ from meshlab.traces._rank_trace import (
     size_in_bytes,
 )
 
-_KINDS = (("coll_perf", "coll"), ("p2p_perf", "p2p"))
-"""The objects that describe a call, and the prefix of their fields. Messages exist since NCCL 2.30."""
+_KINDS = tuple(
+    (f"{prefix}_perf", prefix, f"{prefix}_exec_time_us", f"{prefix}_msg_size_bytes", f"{prefix}_sn")
+    for prefix in ("coll", "p2p")
+)
+"""The objects that describe a call, and their fields. Messages exist since NCCL 2.30."""
 
 _LONGEST_US = 1e15
 
 
-class InspectedCall(NamedTuple):
+class LoggedCall(NamedTuple):
     """A call of a rank in a communicator, as a line of a log contains it."""
 
     host: str
@@ -51,24 +54,24 @@ class InspectedCall(NamedTuple):
 
 def is_inspected(document: object) -> bool:
     """Return whether the object of a line is a call that Inspector recorded."""
-    return isinstance(document, dict) and "header" in document and any(key in document for key, _ in _KINDS)
+    return isinstance(document, dict) and "header" in document and any(key in document for key, *_ in _KINDS)
 
 
-def inspected_calls(document: Any) -> list[InspectedCall]:
+def inspected_calls(document: Any) -> list[LoggedCall]:
     """Return the call of a line, or none if it has another kind of object."""
     if not isinstance(document, dict) or not isinstance(header := document.get("header"), dict):
         return []
     calls = []
     metadata = mapping_or_empty(document.get("metadata"))
-    for key, prefix in _KINDS:
+    for key, name_key, time_key, size_key, number_key in _KINDS:
         call = document.get(key)
         if not isinstance(call, dict):
             continue
         comm, host, pid, position, n_ranks = _place(
             header.get("id"), header.get("rank"), header.get("n_ranks"), metadata.get("hostname"), metadata.get("pid")
         )
-        collective = _collective(str(call.get(prefix) or ""))
-        time, name = call.get(f"{prefix}_exec_time_us"), header.get("comm_name")
+        collective = _collective(str(call.get(name_key) or ""))
+        time, name = call.get(time_key), header.get("comm_name")
         dumped = whole_or_none(metadata.get("dump_timestamp_us"))
         peers = (-1, -1)
         if collective in MESSAGES and position is not None:
@@ -76,7 +79,7 @@ def inspected_calls(document: Any) -> list[InspectedCall]:
             if peer is not None:
                 peers = (position, peer) if collective in SENDS else (peer, position)
         calls.append(
-            InspectedCall(
+            LoggedCall(
                 host,
                 pid,
                 comm,
@@ -84,9 +87,9 @@ def inspected_calls(document: Any) -> list[InspectedCall]:
                 position,
                 n_ranks,
                 collective,
-                _size(collective, whole_or_none(call.get(f"{prefix}_msg_size_bytes")), n_ranks),
+                _size(collective, whole_or_none(call.get(size_key)), n_ranks),
                 float(time) if isinstance(time, (int, float)) and 0 < time < _LONGEST_US else np.nan,
-                sequence_number(call.get(f"{prefix}_sn")),
+                sequence_number(call.get(number_key)),
                 float(dumped) if dumped is not None and 0 <= dumped < LATEST_US else np.nan,
                 peers,
             )
@@ -127,7 +130,7 @@ def _size(collective: str | None, size: int | None, n_ranks: int | None) -> floa
 
 def read_calls(documents: Iterable[Any], file: str) -> list[RankTrace]:
     """Return the calls of each rank in a log. A process with several GPUs writes those of several ranks."""
-    processes: dict[tuple[str, int | str], list[InspectedCall]] = {}
+    processes: dict[tuple[str, int | str], list[LoggedCall]] = {}
     for document in documents:
         for call in inspected_calls(document):
             processes.setdefault((call.host, call.pid), []).append(call)
@@ -138,7 +141,7 @@ def read_calls(documents: Iterable[Any], file: str) -> list[RankTrace]:
     ]
 
 
-def _by_rank(calls: list[InspectedCall]) -> list[tuple[int | None, int | None, list[InspectedCall]]]:
+def _by_rank(calls: list[LoggedCall]) -> list[tuple[int | None, int | None, list[LoggedCall]]]:
     """Split the calls of a process by its ranks in its largest communicator, which are taken for those of the job."""
     places = {(call.n_ranks or 0, call.position) for call in calls}
     world = max(n for n, _ in places)
@@ -149,7 +152,7 @@ def _by_rank(calls: list[InspectedCall]) -> list[tuple[int | None, int | None, l
     return [(rank, world, [call for call in calls if call.position == rank]) for rank in ranks]
 
 
-def rank_trace(file: str, host: str, rank: int | None, world: int | None, calls: Iterable[InspectedCall]) -> RankTrace:
+def rank_trace(file: str, host: str, rank: int | None, world: int | None, calls: Iterable[LoggedCall]) -> RankTrace:
     """Return the calls of a rank in columns."""
     rows = CallRows()
     index: dict[str, int] = {}

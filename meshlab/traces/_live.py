@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 import weakref
@@ -39,6 +40,7 @@ _START = 1 << 16  # bytes in which a log shows its format
 _MARKS = (b'"coll_perf"', b'"p2p_perf"')
 _HINT = "pass the folder in NCCL_INSPECTOR_DUMP_DIR"
 _MOST_GROUPS = 4
+_URGENT = re.compile(r" (?:is|are) lost: | is late now, |^No rank has finished ")
 _STOPPED = 5.0  # intervals without any line
 
 
@@ -88,13 +90,13 @@ class LiveTrace:
         _check_folder(self.folder)
         self.interval_s = interval_s
         self.error: MeshlabError | None = None
-        self._wanted = None if mesh is None else as_mesh(mesh)
+        self._job_mesh = None if mesh is None else as_mesh(mesh)
         self._calls = LiveCalls(error_us)
         self._tails = Tails(self.folder)
         self._lock = threading.RLock()
         self._late: list[tuple[str | None, int, float]] = []  # axis, rank, and median lateness in µs
         self._silent: list[Process] = []
-        self._watchers: list[Callable[[], None]] = []
+        self._watchers: list[Callable[[LiveTrace], None]] = []
         self._layout: tuple[int, DeviceMesh | None, dict[str, str | None]] = (-1, None, {})
         self._end = threading.Event()
         self._began_s = time.monotonic()
@@ -125,6 +127,11 @@ class LiveTrace:
         if self.error is None:
             self._poll()
 
+    def stop(self) -> None:
+        """End the thread without waiting for it."""
+        self._ended_s = time.monotonic()
+        self._end.set()
+
     def __enter__(self) -> LiveTrace:
         return self
 
@@ -148,14 +155,14 @@ class LiveTrace:
         except MeshlabError as error:
             self.error = error
         for watcher in list(self._watchers):
-            watcher()
+            watcher(self)
 
     def _judge(self) -> None:
         job, comms = self._job()
         world = max((process.world_size for process in job), default=0)
-        if self._wanted is not None and world > self._wanted.world_size:
+        if self._job_mesh is not None and world > self._job_mesh.world_size:
             raise MeshError(
-                f"the mesh {self._wanted} has {self._wanted.world_size:,} ranks, but the job in {self.folder} has "
+                f"the mesh {self._job_mesh} has {self._job_mesh.world_size:,} ranks, but the job in {self.folder} has "
                 f"{world:,}",
                 hint="pass the mesh of the job, or none, to infer it",
             )
@@ -168,8 +175,14 @@ class LiveTrace:
         self._silent = silent_processes(job, comms, self.interval_s)
         self._calls.end_interval()
 
-    def _watch(self, watcher: Callable[[], None]) -> None:
-        """Call a function after each interval, on the thread."""
+    def watch(self, watcher: Callable[[LiveTrace], None]) -> None:
+        """Call a function after each interval, on the thread that reads.
+
+        Parameters
+        ----------
+        watcher : callable
+            Receives the live trace.
+        """
         self._watchers.append(watcher)
 
     # -- the job -------------------------------------------------------------------------------------------------------
@@ -192,8 +205,8 @@ class LiveTrace:
         return self._layout[2]
 
     def _mesh_of(self, comms: Sequence[Comm]) -> DeviceMesh | None:
-        if self._wanted is not None:
-            return self._wanted
+        if self._job_mesh is not None:
+            return self._job_mesh
         members = [member for comm in comms for member in comm.members.values()]
         n_calls = [sum(member.n_calls for member in comm.members.values()) for comm in comms]
         world = max((member.process.world_size for member in members), default=None)
@@ -201,6 +214,15 @@ class LiveTrace:
             return infer_mesh([group_of(comm) for comm in comms], n_calls, world)[0]
         except MeshError:
             return None
+
+    def prefer(self, mesh: DeviceMesh) -> None:
+        """Use a mesh from now on if it explains all communicators that are complete."""
+        with self._lock:
+            job, comms = self._job()
+            groups = [group for comm in comms if len((group := group_of(comm)).ranks) > 1]
+            fits = bool(groups) and all(process.world_size == mesh.world_size for process in job)
+            if fits and all(place.axis is not None for place in place_groups(groups, mesh)) and mesh != self._job_mesh:
+                self._job_mesh, self._layout = mesh, (-1, None, {})
 
     def mesh(self) -> DeviceMesh | None:
         """Return the mesh of the job, or None while its communicators are not known."""
@@ -266,18 +288,18 @@ class LiveTrace:
 
     def _sentences(self) -> Iterator[str]:
         job, comms = self._job()
-        now = time.monotonic() if self._ended_s is None else self._ended_s
+        time_s = time.monotonic() if self._ended_s is None else self._ended_s
         if not job:
-            waited = format_seconds(now - self._began_s)
+            waited = format_seconds(time_s - self._began_s)
             yield f"No rank has written a call for {waited}. The plugin writes only with a dump interval."
             return
         latest = max(process.last_s for process in job)
         for process in self._silent:
             ranks = f"R{format_ranks(process.ranks)[1:]} {'is' if len(process.ranks) == 1 else 'are'}"
-            since = format_seconds(max(now - process.last_s, 0.0))
+            since = format_seconds(max(time_s - process.last_s, 0.0))
             yield f"{ranks} lost: {process.file} has not grown for {since}, while others of its groups went on."
-        if now - latest > _STOPPED * self.interval_s:
-            yield f"No rank has finished a call for {format_seconds(now - latest)}.{_behind(comms)}"
+        if time_s - latest > _STOPPED * self.interval_s:
+            yield f"No rank has finished a call for {format_seconds(time_s - latest)}.{_behind(comms)}"
         for axis, rank, lateness_us in self._late:
             text = f"rank {rank} is late now, by {format_time_us(lateness_us)} in the median."
             yield f"{axis}: {text}" if axis else f"R{text[1:]}"
@@ -286,9 +308,9 @@ class LiveTrace:
         world = max(process.world_size for process in job)
         if missing := missing_ranks(self.ranks, world):
             yield f"Only {format_ranks(self.ranks)} of {world:,} have written ({missing} missing)."
-        if self._wanted is not None:
-            if world < self._wanted.world_size:
-                yield f"The mesh has {self._wanted.world_size:,} ranks, but the largest communicator has {world:,}."
+        if self._job_mesh is not None:
+            if world < self._job_mesh.world_size:
+                yield f"The mesh has {self._job_mesh.world_size:,} ranks, but the largest communicator has {world:,}."
             axes = self._axes(comms)
             groups = [group for comm in comms if axes[comm.name] is None and (group := group_of(comm)).ranks]
             for group in [group for group in groups if len(group.ranks) > 1][:_MOST_GROUPS]:
@@ -321,22 +343,25 @@ class LiveTrace:
         return f"<LiveTrace: {self.title}>"
 
     def __str__(self) -> str:
-        lines = [self.title, ""]
-        if self.error is None and self.n_calls:
-            header, *rows = axis_rows(self.by_axis())
-            lines += [markup.text_table([header, *rows], right=range(1, len(header))), ""]
-        return "\n".join([*lines, *self.sentences()])
+        with self._lock:  # the table and the sentences are of one moment
+            lines = [self.title, ""]
+            if self.error is None and self.n_calls:
+                header, *rows = axis_rows(self.by_axis())
+                lines += [markup.text_table([header, *rows], right=range(1, len(header))), ""]
+            return "\n".join([*lines, *self.sentences()])
 
-    def _html(self) -> str:
-        """Return the sentences and the table."""
-        text = "".join(f"<p>{markup.escape(line)}</p>" for line in self.sentences())
-        if self.error is not None or not self.n_calls:
-            return text
-        header, *rows = axis_rows(self.by_axis())
-        return text + markup.table(header, rows, right=range(1, len(header)))
+    def html(self) -> str:
+        """Return the sentences and the table as markup. Sentences about ranks that are lost or late are bold."""
+        with self._lock:
+            sentences = map(markup.escape, self.sentences())
+            text = "".join(f"<p><strong>{s}</strong></p>" if _URGENT.search(s) else f"<p>{s}</p>" for s in sentences)
+            if self.error is not None or not self.n_calls:
+                return text
+            header, *rows = axis_rows(self.by_axis())
+            return text + markup.table(header, rows, right=range(1, len(header)))
 
     def _repr_html_(self) -> str:
-        return markup.card("Live trace", self.title, self._html())
+        return markup.card("Live trace", self.title, self.html())
 
 
 def _work(reference: weakref.ref[LiveTrace], end: threading.Event, interval_s: float) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshlab.base._documents import parse_large_json
 from meshlab.base._errors import ParseError
-from meshlab.traces._inspector import InspectedCall, inspected_calls, read_calls
+from meshlab.traces._inspector import LoggedCall, inspected_calls, read_calls
 from meshlab.traces._matching import SYNCHRONISING
 from meshlab.traces._rank_trace import ProcessGroup, RankTrace
 from meshlab.traces._tables import MOSTLY
@@ -80,7 +80,7 @@ class Process:
     @property
     def usual_gap_s(self) -> float:
         """The usual longest time between two lines in an interval."""
-        return float(np.median(self.gaps_us)) / 1e6 if self.gaps_us else 0.0
+        return median(self.gaps_us) / 1e6 if self.gaps_us else 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -105,19 +105,14 @@ class LiveCalls:
         self.processes: dict[tuple[str, int | str], Process] = {}
         self.comms: dict[str, Comm] = {}
         self.n_lines = 0  # of calls
-        self.n_others = 0  # complete lines of other content
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 
     def add(self, lines: Sequence[bytes], file: str, now_s: float, *, is_copy: bool = False) -> None:
         """Add complete lines of a file. If it may be a copy of another one, the calls that are known are skipped."""
-        texts = [line for line in map(bytes.strip, lines) if line]
-        objects = [line for line in texts if line[:1] == b"{" and line[-1:] == b"}"]
-        self.n_others += len(texts) - len(objects)
+        objects = [line for line in map(bytes.strip, lines) if line[:1] == b"{" and line[-1:] == b"}"]
         for line, document in zip(objects, _documents(objects), strict=True):
-            calls = inspected_calls(document)
-            self.n_others += not calls
-            for call in calls:
+            for call in inspected_calls(document):
                 process = self.processes.get((call.host, call.pid))
                 if process is None:
                     process = self.processes[call.host, call.pid] = Process(call.host, file)
@@ -138,7 +133,7 @@ class LiveCalls:
             process.gap_us = gap
         process.dumped_us = dumped_us
 
-    def _add(self, call: InspectedCall, process: Process, *, is_copy: bool) -> bool:
+    def _add(self, call: LoggedCall, process: Process, *, is_copy: bool) -> bool:
         """Add a call to its communicator. Return False if it is known."""
         position, n_ranks, collective = call.position, call.n_ranks, call.collective
         if position is None or n_ranks is None:

@@ -152,14 +152,14 @@ def _group_texts(trace: Trace, mesh: MeshLike | None) -> Iterator[str]:
 
 
 def axis_rows(table: pd.DataFrame) -> list[list[str]]:
-    """Return the header and the rows of the table by axis, as text."""
-    names = ["transfer_us", "wait_us", "exposed_us", "hidden_us"]
-    header = ["axis", "calls", "bytes", "transfer", "wait", "exposed", "hidden"]
+    """Return the header and the rows of the table by axis, as text. Times that no row has are left out."""
     has_steps = "step" in table.columns
-    rows = [header if not has_steps else [header[0], "step", *header[1:]]]
+    times = [name for name in ("transfer", "wait", "exposed", "hidden") if table[f"{name}_us"].notna().any()]
+    rows = [["axis", *(["step"] if has_steps else []), "calls", "bytes", *times]]
     for row in records(table):
-        times = [format_time_us(row[name]) if np.isfinite(row[name]) else "" for name in names]
+        values = [row[f"{name}_us"] for name in times]
         step = [] if not has_steps else ["" if _is_missing(row["step"]) else str(row["step"])]
         size = bytes_text(row["size_bytes"]) if np.isfinite(row["size_bytes"]) else ""
-        rows.append([axis_label(row), *step, f"{row['calls']:,.10g}", size, *times])
+        texts = [format_time_us(value) if np.isfinite(value) else "" for value in values]
+        rows.append([axis_label(row), *step, f"{row['calls']:,.10g}", size, *texts])
     return rows

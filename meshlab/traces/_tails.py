@@ -29,7 +29,7 @@ class _Tail:
         self.rest = b""  # the beginning of a line that is not complete
 
 
-class Batch:
+class NewLines:
     """Complete new lines of a file."""
 
     __slots__ = ("is_copy", "lines", "name")
@@ -48,7 +48,7 @@ class Tails:
         self._tails: dict[tuple[int, int], _Tail] = {}
         self._has_listed = False
 
-    def new_lines(self) -> Iterator[Batch]:
+    def new_lines(self) -> Iterator[NewLines]:
         """Yield the lines that were completed since the last call, oldest file first. Raise OSError without a folder.
 
         A file is recognised by its inode, so its new name after a rotation does not matter. A file that got shorter
@@ -82,7 +82,7 @@ class Tails:
         except OSError:
             return False
 
-    def _read(self, tail: _Tail, status: os.stat_result, *, is_copy: bool) -> Iterator[Batch]:
+    def _read(self, tail: _Tail, status: os.stat_result, *, is_copy: bool) -> Iterator[NewLines]:
         with (self.folder / tail.name).open("rb") as file:
             # A file that was truncated may have grown to its old size.
             if status.st_size < tail.offset or file.read(len(tail.head)) != tail.head:
@@ -119,8 +119,8 @@ def _decompressed(content: bytes) -> bytes | None:
     return content if decompressor.eof else None
 
 
-def _split(tail: _Tail, chunk: bytes, *, is_copy: bool) -> Iterator[Batch]:
+def _split(tail: _Tail, chunk: bytes, *, is_copy: bool) -> Iterator[NewLines]:
     *lines, rest = (tail.rest + chunk).split(b"\n")
     tail.rest = rest if len(rest) <= _LONGEST_LINE else b""
     if lines:
-        yield Batch(tail.name, lines, is_copy=is_copy)
+        yield NewLines(tail.name, lines, is_copy=is_copy)

@@ -1,4 +1,4 @@
-"""The tab Job: the trace of a job, its time by axis, and a timeline that zooms."""
+"""The tab Job: the trace of a job, its time by axis, and a timeline that zooms, or a job that is followed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from meshlab.base._errors import BenchError, MeshError, MeshlabError
 from meshlab.base._markup import escape, table
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plots._traces import figure_html, timeline_span
+from meshlab.traces._live import LiveTrace
 from meshlab.traces._sentences import axis_rows
 from meshlab.traces._trace import Trace
 from meshlab.widgets._background import in_background
@@ -26,28 +27,40 @@ class JobTab:
 
     def __init__(self, lock: RLock, show: Callable[[dict[str, Any]], None], mesh: Callable[[], DeviceMesh]) -> None:
         self._lock, self._show, self._mesh = lock, show, mesh
-        self._trace: Trace | None = None
+        self._trace: Trace | LiveTrace | None = None
+        self._is_own = False  # whether the tab began to follow the job
         self._machine: Any = None
         self._step: int | None = None
         self._window: tuple[float, float] | None = None
 
     @property
-    def trace(self) -> Trace | None:
-        """The trace that is shown."""
+    def trace(self) -> Trace | LiveTrace | None:
+        """The trace that is shown, or the job that is followed."""
         return self._trace
 
-    def open(self, trace: Trace | None, machine: Any = None) -> None:
-        """Show a trace, and its calls on the curves of a machine if they have times of some call."""
+    def open(self, trace: Trace | LiveTrace | None, machine: Any = None, *, is_own: bool = False) -> None:
+        """Show a trace or a job that is followed, and the calls of a trace on the curves of a machine."""
+        if isinstance(self._trace, LiveTrace) and self._is_own and self._trace is not trace:
+            self._trace.stop()
         self._trace, self._machine, self._step, self._window = trace, machine, None, None
+        self._is_own = is_own
+        if isinstance(trace, LiveTrace):
+            trace.watch(self._update)
         self._show(self.content())
 
+    def _update(self, live: LiveTrace) -> None:
+        """Show the next interval of a job, on its thread."""
+        with self._lock:
+            if self._trace is live:
+                self._show(self.content())
+
     def receive(self, message: Mapping[str, Any]) -> None:
-        """Handle a message of the front end: a path to read, a step, or a move of the timeline."""
+        """Handle a message of the front end: a path to read or to follow, a step, or a move of the timeline."""
         if "path" in message:
-            self._read(str(message["path"]).strip())
+            self._read(str(message["path"]).strip(), follows=bool(message.get("follow")))
             return
         with self._lock:
-            if self._trace is None:
+            if not isinstance(self._trace, Trace):
                 return
             if "step" in message:
                 text = str(message["step"])
@@ -56,28 +69,28 @@ class JobTab:
                 self._move(str(message.get("move", "")))
             self._show(self.content())
 
-    def _read(self, path: str) -> None:
-        """Read the files of a folder, or one file, on a thread."""
+    def _read(self, path: str, *, follows: bool) -> None:
+        """Read the files of a folder, or one file, or begin to follow a folder, on a thread."""
         if not path:
             return
         self._show({**self.content(), "note": "reading …"})
 
         def work() -> None:
             try:
-                trace = Trace.read(Path(path).expanduser())
+                trace = LiveTrace(path) if follows else Trace.read(Path(path).expanduser())
             except (MeshlabError, OSError) as error:
                 with self._lock:
                     self._show({**self.content(), "note": str(error)})
             else:
                 with self._lock:
-                    self.open(trace, self._machine)
+                    self.open(trace, self._machine, is_own=True)
 
         in_background(work, "trace")
 
     def _move(self, move: str) -> None:
         """Zoom or move the window of the timeline within its step."""
         trace = self._trace
-        if trace is None:
+        if not isinstance(trace, Trace):
             return
         try:
             span = timeline_span(trace, None, self._step, None)
@@ -96,6 +109,10 @@ class JobTab:
         trace = self._trace
         if trace is None:
             return {"note": "", "html": "", "steps": [], "step": ""}
+        if isinstance(trace, LiveTrace):
+            if self._is_own:
+                trace.prefer(self._mesh())
+            return {"note": trace.title, "html": trace.html(), "steps": [], "step": ""}
         mesh = self._mesh_of(trace)
         steps = [str(step) for step in trace.frame()["step"].dropna().unique()]
         return {

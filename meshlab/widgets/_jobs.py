@@ -30,6 +30,7 @@ class Field(NamedTuple):
     choices: tuple[str, ...] = ()
     is_model: bool = False  # an argument of the architecture, which a preset has from a publication
     needs_experts: bool = False
+    most: float = 0.0  # of a slider from 0 on, 0 for a field to type in
 
 
 # The fields of the panel by the argument of `Job` that they set.
@@ -41,6 +42,7 @@ FIELDS: Mapping[str, Field] = {
     "recompute": Field("Recomputation", ("none", "selective", "full")),
     "zero": Field("ZeRO stage", ("0", "1", "2", "3")),
     "interleave": Field("Chunks per stage"),
+    "skew": Field("Skew of experts", needs_experts=True, most=2.0),
     "layers": Field("Layers", is_model=True),
     "hidden": Field("Hidden size", is_model=True),
     "heads": Field("Heads", is_model=True),
@@ -90,7 +92,9 @@ def with_field(job: Job, name: str, text: str) -> Job:
     if field.choices and typed not in field.choices:
         raise MeshError(f"{field.label} must be one of {', '.join(field.choices)}, not {text!r}")
     value: Any = typed
-    if not field.choices or name == "zero":
+    if field.most:
+        value = _number(field, typed, text)
+    elif not field.choices or name == "zero":
         if not typed.isdecimal() or len(typed) > 15:
             raise MeshError(f"{field.label} must be a positive integer, not {text!r}")
         value = int(typed)
@@ -104,6 +108,17 @@ def with_field(job: Job, name: str, text: str) -> Job:
     if name == "experts" and value and not job.experts and (job.top_k or 0) > value:
         changes["top_k"] = value
     return _renamed(job.replace(**changes))
+
+
+def _number(field: Field, typed: str, text: str) -> float:
+    """Return the number of a slider."""
+    try:
+        number = float(typed)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= field.most:
+        raise MeshError(f"{field.label} must be a number from 0 to {field.most:g}, not {text!r}")
+    return number
 
 
 def _renamed(job: Job) -> Job:
@@ -241,9 +256,14 @@ def find_layouts(job: Job, cluster: Cluster, world_size: int) -> Search:
 
 
 def job_panel(
-    job: Job | None, experts: str, step: JobStep | None, listing: Search | None, mesh: DeviceMesh
+    job: Job | None,
+    experts: str,
+    step: JobStep | None,
+    listing: Search | None,
+    mesh: DeviceMesh,
+    routing: str | None,
 ) -> dict[str, Any]:
-    """Return the content of the job panel."""
+    """Return the content of the job panel. `routing` is markup, None without experts."""
     model = "" if job is None else model_of(job)
     return {
         "models": [[name, facts.title] for name, facts in MODELS.items()],
@@ -254,6 +274,7 @@ def job_panel(
         "fields": [] if job is None else [_field(job, name, model) for name in FIELDS if _is_shown(job, name)],
         "experts": experts if job is not None and job.experts else None,
         "step": None if step is None else _pack_step(step),
+        "routing": routing,
         "search": None if listing is None else _pack_search(listing, mesh, experts),
     }
 
@@ -282,8 +303,8 @@ def _is_shown(job: Job, name: str) -> bool:
 def _field(job: Job, name: str, model: str) -> dict[str, Any]:
     """Return a field with its origin: published, chosen by meshlab, or changed."""
     field, value = FIELDS[name], getattr(job, name)
-    note = ""
-    if model:
+    note = _skew_note(job) if name == "skew" else ""
+    if model and not note:
         facts, preset = MODELS[model], getattr(Job.preset(model), name)
         if value != preset:
             note = f"{'published' if name in facts.fields and name not in facts.chosen else 'preset'}: {_text(preset)}"
@@ -296,13 +317,19 @@ def _field(job: Job, name: str, model: str) -> dict[str, Any]:
         "label": field.label,
         "value": _text(value),
         "choices": list(field.choices),
+        "slider": {"type": "range", "min": 0, "max": field.most, "step": 0.1} if field.most else {},
         "is_model": field.is_model,
         "note": note,
     }
 
 
+def _skew_note(job: Job) -> str:
+    """Return the value beside the slider, which does not have it."""
+    return "measured" if isinstance(job.skew, tuple) else f"Zipf {job.skew:g}" if job.skew else "balanced"
+
+
 def _text(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else "0" if isinstance(value, tuple) else str(value)
 
 
 def _pack_step(step: JobStep) -> dict[str, Any]:

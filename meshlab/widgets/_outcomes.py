@@ -10,6 +10,7 @@ from meshlab.widgets._comparisons import CandidateComparison, compare, equal_cal
 from meshlab.widgets._drawings import Call, Drawing, view_with
 from meshlab.widgets._edits import Design
 from meshlab.widgets._jobs import JobStep, Search, find_layouts, job_panel, search_lines, step_lines, step_of
+from meshlab.widgets._routing import routing_html
 
 if TYPE_CHECKING:
     from meshlab.prediction._search import Layouts
@@ -23,6 +24,8 @@ class Outcomes:
         self._search: Search | None = None
         self._view_of_a: tuple[object, View | None] = (None, None)
         self._comparison: tuple[object, CandidateComparison | None] = (None, None)
+        self._routing: tuple[object, str] = (None, "")
+        self.shows_routing = False  # whether the page shows it: its figures take longer than all else
 
     def step(self, design: Design, drawing: Drawing) -> JobStep:
         """Return the step of the job, none without a job."""
@@ -76,7 +79,20 @@ class Outcomes:
     def panel(self, design: Design, drawing: Drawing) -> dict[str, Any]:
         """Return the content of the job panel."""
         step = None if design.job is None else self.step(design, drawing)
-        return job_panel(design.job, design.experts, step, self.listing(design), design.mesh)
+        return job_panel(
+            design.job, design.experts, step, self.listing(design), design.mesh, self._routing_of(design, drawing)
+        )
+
+    def _routing_of(self, design: Design, drawing: Drawing) -> str | None:
+        """Return the routing of the job as markup, empty if it is not shown, and None for a job without experts."""
+        if design.job is None or not design.job.experts:
+            return None
+        if not self.shows_routing:
+            return ""
+        key = (drawing.placement, design.job, design.experts)
+        if self._routing[0] != key:
+            self._routing = key, routing_html(design.job, drawing.placement, design.experts)
+        return self._routing[1]
 
     def lines(self, design: Design, drawing: Drawing) -> list[str]:
         """Return the job with its step and the last search as text, no lines without a job."""

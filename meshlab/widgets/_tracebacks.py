@@ -10,7 +10,7 @@ from meshlab.base._errors import MeshlabError, brief_explanation, page_note
 
 
 def explained_traceback(error: MeshlabError) -> list[str]:
-    """Return the traceback that IPython would print for any other error, the brief explanation, and the page to read."""
+    """Return the traceback that IPython prints for other errors, the brief explanation, and the page to read."""
     shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     lines: list[str] = (
         traceback.format_exception(error)

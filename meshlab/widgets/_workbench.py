@@ -17,6 +17,7 @@ from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyEr
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction._job import Job
 from meshlab.topology.model._presets import ClusterLike
+from meshlab.traces._live import LiveTrace
 from meshlab.traces._reading import Paths
 from meshlab.traces._trace import Trace
 from meshlab.widgets import _actions as actions
@@ -570,15 +571,17 @@ class Workbench(Picture):
         return tuple(self._measures.runs)
 
     @property
-    def trace(self) -> Trace | None:
-        """The trace of a job that the tab Job shows, or None. Settable, also to files or a folder."""
+    def trace(self) -> Trace | LiveTrace | None:
+        """The trace of a job that the tab Job shows, or None. Settable, also to files, a folder, or `Trace.follow`."""
         return self._job_tab.trace
 
     @trace.setter
-    def trace(self, trace: Trace | Paths | None) -> None:
+    def trace(self, trace: Trace | LiveTrace | Paths | None) -> None:
         with self._lock:
             machine = self.run if self._measuring is not None else None
-            self._job_tab.open(trace if trace is None or isinstance(trace, Trace) else Trace.read(trace), machine)
+            if not (trace is None or isinstance(trace, (Trace, LiveTrace))):
+                trace = Trace.read(trace)
+            self._job_tab.open(trace, machine)
 
     def _show_trace(self, content: dict[str, Any]) -> None:
         self._trace = content
@@ -709,6 +712,11 @@ class Workbench(Picture):
     def _send_job(self) -> None:
         self._job = {"edit": self._edit, **self._outcomes.panel(self._design, self._drawn)}
 
+    def _show_routing(self, is_shown: bool) -> None:
+        with self._lock:
+            self._outcomes.shows_routing = is_shown
+            self._send_job()
+
     @property
     def _comparison(self) -> CandidateComparison | None:
         """The comparison with candidate A, None without one."""
@@ -758,6 +766,8 @@ class Workbench(Picture):
             with suppress(MeshlabError):  # the job was removed in the meantime
                 self.search()
             self.send({"type": "searched"})  # the same layouts as before change no trait
+        elif kind == "routing":
+            self._show_routing(bool(content.get("open")))
         elif kind == "trace":
             self._job_tab.receive(content)
         elif self._measuring is not None and kind.partition(".")[0] in ("measure", "run", "monitor"):

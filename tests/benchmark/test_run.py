@@ -402,7 +402,7 @@ def test_a_saved_run_loads_completely(thread_engines: ml.Engines, tmp_path: Path
     [
         (None, "holds no run"),
         ("{", "not valid JSON"),
-        ('{"schema": 99}', "the run has schema 99, but this version of meshlab reads 2 to 6"),
+        ('{"schema": 99}', "the run has schema 99, but this version of meshlab reads 2 to 7"),
         ('{"schema": 2}', "incomplete: run_id is missing"),
     ],
 )

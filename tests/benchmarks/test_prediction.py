@@ -63,3 +63,29 @@ def test_prices_of_50000_calls(benchmark: Any) -> None:
     of_table = prices(table.links, "all_reduce")
     assert (benchmark(of_table.time_us, rows, sizes) >= 0).all()
     assert benchmark.stats["median"] < 0.1
+
+
+def test_the_routing_of_1024_ranks_with_its_loads(benchmark: Any) -> None:
+    """With one copy per host, under 0.5 s together with its figure."""
+    from matplotlib.figure import Figure
+
+    job = ml.Job.preset("deepseek-v3", experts=1024, skew=0.8, parameters=None)
+    placement = ml.place("ep=1024", ml.preset("dgx-h100", nodes=128))
+
+    def drawn() -> int:
+        routing = job.routing(placement)
+        loads = routing.loads()
+        ml.plot.traffic(routing.dispatch, ax=Figure((7, 6)).add_subplot())
+        return len(loads.links)
+
+    assert benchmark.pedantic(drawn, rounds=5, warmup_rounds=1) == 4
+    assert benchmark.stats["median"] < 0.5
+
+
+def test_the_prediction_of_a_traffic_of_1024_ranks(benchmark: Any) -> None:
+    """One size, under 0.5 s."""
+    placement = ml.place("ep=1024", ml.preset("dgx-h100", nodes=128))
+    traffic = ml.Traffic.zipf(1.0).of(1024, "64M")
+    prediction = benchmark.pedantic(lambda: ml.predict(placement, traffic=traffic), rounds=5, warmup_rounds=1)
+    assert len(prediction.lines) == 1
+    assert benchmark.stats["median"] < 0.5

@@ -10,6 +10,7 @@ import pytest
 import meshlab as ml
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.widgets._workbench import Workbench
+from tests.browser.contrast import contrast_faults
 from tests.browser.pages import Wired, overlapping_texts, scrolls_sideways
 
 ROOT = ".meshlab-workbench"
@@ -449,3 +450,37 @@ def test_a_job_and_a_candidate_are_readable_at_three_widths(wired, page, serious
         assert overlapping_texts(page, ROOT) == []
         assert not scrolls_sideways(page, ROOT)
     assert serious_faults(ROOT) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_skew_of_experts_is_a_slider_above_its_routing(wired, axe, page, serious_faults, theme):
+    job = ml.Job.preset("mixtral-8x7b")
+    wb = Workbench(ml.preset("dgx-h100", nodes=2), "dp=16", job=job, experts="edp=1, ep=16", tab="design")
+    wb.job = job.replace(experts=16, name="16 experts")
+    shown = wired("workbench", wb, theme=theme)
+    page.get_by_text("Routing of the experts").click()
+    shown.wait()
+    figures = page.locator(".ml-routing svg")
+    assert figures.count() == 2  # balanced: the tokens and one dispatch
+    slider = field(shown, "Skew of experts")
+    slider.focus()
+    for _ in range(8):
+        page.keyboard.press("ArrowRight")
+        shown.wait()
+    assert wb.job.skew == 0.8
+    assert slider.evaluate("input => input === document.activeElement")
+    assert slider.input_value() == "0.8"
+    assert figures.count() == 3
+    assert page.locator(".ml-step-box").get_by_text("The busiest link is").count() == 2
+    assert contrast_faults(page, axe) == []
+    for width in (600, 900, 1400):
+        page.set_viewport_size({"width": width + 32, "height": 1000})
+        shown.settle()
+        assert not scrolls_sideways(page, ROOT)
+    assert serious_faults(ROOT) == []
+    press(shown, "Undo")
+    assert (wb.job.skew, slider.input_value()) == (0.7, "0.7")
+    page.get_by_text("Routing of the experts").click()
+    shown.wait()
+    assert wb._job["routing"] == ""

@@ -63,3 +63,29 @@ def test_lab_does_not_overwrite_a_notebook(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "01_first_mesh.ipynb").read_text() == "mine"
     assert called[0][-1] == str(tmp_path / "01_first_mesh.ipynb")
     assert main(["lab", str(tmp_path / "missing")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "notebook"),
+    [
+        ([], "01_first_mesh"),
+        (["03"], "03_predictions"),
+        (["predictions"], "03_predictions"),
+        (["05_layout_search.ipynb"], "05_layout_search"),
+        (["trace", "."], "08_traces_of_a_job"),
+    ],
+)
+def test_lab_opens_a_copy_of_the_named_notebook(
+    words: list[str], notebook: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[list[str]] = []
+    monkeypatch.setattr("meshlab.cli._lab.subprocess.call", lambda command: called.append(command) or 0)
+    monkeypatch.chdir(tmp_path)
+    assert main(["lab", *words, "--", "--no-browser"]) == 0
+    assert called[0][-2:] == [f"{notebook}.ipynb", "--no-browser"]
+    assert (tmp_path / f"{notebook}.ipynb").stat().st_size > 1000
+
+
+def test_lab_lists_the_notebooks_if_none_matches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "0"]) == 2  # the beginning of all
+    assert "01_first_mesh, 02_on_gpus" in capsys.readouterr().err

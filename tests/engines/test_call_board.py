@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,11 @@ from hypothesis import strategies as st
 
 import meshlab as ml
 from meshlab.base._errors import CommunicatorError, EngineError
-from meshlab.comm._agreement import checksum
+from meshlab.comm._agreement import checksum, text_checksum
 from meshlab.comm._backend import Call
 from meshlab.comm._communicator import Communicator
 from meshlab.comm.backends._threads import ThreadWorld
-from meshlab.engines._call_board import CallBoard
+from meshlab.engines._call_board import CallBoard, _counts_text
 from meshlab.engines._disagreement import describe_disagreement, find_disagreement
 from meshlab.engines._positions import Positions, PositionWriter
 from tests.examples import examples
@@ -339,3 +340,13 @@ def test_all_checks_work_on_running_engines() -> None:
             assert engines.run(loop)["value"].tolist() == [2.0, 2.0]
     with pytest.raises(EngineError, match="unknown checks 'sometimes'; choose one of first, all, off"):
         ml.launch(2, checks="sometimes")  # type: ignore[arg-type]
+
+
+def test_the_counts_of_the_first_calls_are_compared_if_not_all_fit() -> None:
+    call: Any = SimpleNamespace(send_counts=list(range(100, 140)), recv_counts=list(range(140, 180)))
+    text, _, checksum = _counts_text("3 7:", [call] * 50).rpartition("#")
+    assert checksum == str(text_checksum(text))
+    assert len(text) < 4096
+    parts = text.removeprefix("3 7:").split(";")[:-1]
+    assert 1 < len(parts) < 50
+    assert set(parts) == {f"{','.join(map(str, call.send_counts))}|{','.join(map(str, call.recv_counts))}"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -49,6 +50,17 @@ def ranks_on(
 )
 def test_the_label_names_the_hosts_and_the_network_between_them(ranks: list[RankInfo], label: str) -> None:
     assert ranks_label(ranks) == label
+
+
+def test_gpus_that_are_the_only_ones_of_their_processes_are_told_apart() -> None:
+    first, second = (replace(info, host="node-a") for info in ranks_on("ab", backend="nccl", gpus=[0, 0]))
+
+    def at(info: RankInfo, address: str) -> RankInfo:
+        can = info.capabilities
+        return replace(info, capabilities=replace(can, facts={**can.facts, "PCI address": address}))
+
+    assert ranks_label([at(first, "00:1a"), at(second, "00:3c")]) == "2 × H200 · NCCL 2.32.3"
+    assert ranks_label([at(first, "00:1a"), at(second, "00:1a")]) == "2 ranks on 1 × H200 · NCCL 2.32.3"
 
 
 def test_rows_of_ranks_have_the_index_on_the_host_and_the_gpu() -> None:

@@ -180,7 +180,7 @@ import os, signal, sys, threading, time
 from pathlib import Path
 import psutil
 import meshlab as ml
-from meshlab.engines._reaper import _segments
+from meshlab.engines._reaper import segments
 from tests.chaos.processes import abandoned_segments
 
 
@@ -188,7 +188,7 @@ def strike():
     while True:
         for path in Path(sys.argv[1]).glob("meshlab-*/processes-1"):
             lines = [line.split() for line in path.read_text().splitlines()]
-            if len(lines) == 2 and (sys.argv[2] == "early" or set(_segments()) - before):
+            if len(lines) == 2 and (sys.argv[2] == "early" or set(segments()) - before):
                 shell, pid, rank = lines[1]
                 os.kill(int(pid), int(sys.argv[3]))
                 print(rank, pid, flush=True)
@@ -196,7 +196,7 @@ def strike():
         time.sleep(0.001)
 
 
-before = set(_segments())
+before = set(segments())
 threading.Thread(target=strike, daemon=True).start()
 try:
     ml.launch(2, backend=sys.argv[4], timeout_s=120)

@@ -55,6 +55,33 @@ def ours(engines: ml.Engines, traffic: ml.Traffic, sizes: str, mode: str) -> pd.
     return frame
 
 
+def check(options: argparse.Namespace) -> None:
+    """Print how many calls with empty ranks are correct, in all modes and kinds of buffers."""
+    n, is_gpu = options.ranks, options.backend == "nccl"
+    kept = [[0] * n for _ in range(n)]
+    kept[0][0] = 4096  # all other ranks send and receive nothing
+    one_way = [[0] * n for _ in range(n)]
+    one_way[0][n - 1] = 1 << 20
+    traffics = [ml.Traffic.matrix(kept).named("kept"), ml.Traffic.matrix(one_way).named("one way"), "zipf:1.2", "even"]
+    modes = ["isolated", "pipelined", "graph"] if is_gpu else ["isolated", "pipelined"]
+    buffers = ["plain", "registered", "symmetric"] if is_gpu else ["plain"]
+    sampling = ml.Sampling(max_s=0.05, min_batches=6)
+    with ml.launch(n, backend=options.backend) as engines:
+        for kind in buffers:
+            plan = ml.Plan(
+                "all_to_all_v", "ep", sizes="1M", mode=modes, buffers=kind, traffic=traffics, sampling=sampling
+            )
+            try:
+                frame = ml.bench(engines, f"ep={n}", plan, deadline_s=60).wait(120, progress=False)
+            except ml.MeshlabError as error:
+                print(f"{kind}: {error}")
+                continue
+            good = frame["n_wrong"].eq(0) & frame["status"].eq("ok")
+            print(f"{kind}: {int(good.sum())} of {len(frame)} steps correct")
+            if not good.all():
+                print(frame.loc[~good, ["traffic", "mode", "n_wrong", "status", "stop_reason"]].to_string())
+
+
 def measure(options: argparse.Namespace) -> pd.DataFrame:
     n, parts = options.ranks, []
     first, last = options.sizes.split(":")
@@ -86,11 +113,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="output file, CSV")
     parser.add_argument("--backend", default="nccl")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("--launches", type=int, default=3, help="0: check the results alone")
     parser.add_argument("--sizes", default="64K:256M")
     parser.add_argument("--largest", type=int, default=64 << 20, help="bytes of the largest pair of the matrix")
     parser.add_argument("--modes", nargs="*", default=["graph", "pipelined"])
     options = parser.parse_args()
+    check(options)
+    if not options.launches:
+        return 0
     frame = measure(options)
     if not options.build:
         print(frame.to_string())

@@ -62,6 +62,9 @@ def use(client: Any, backend: str, devices: list[str | None]) -> None:
         expect(engines.backend == backend and engines.world_size == 2, f"the backend is {backend}")
         facts = [info.capabilities.facts.get("device number") for info in engines.ranks]
         expect(facts == devices, f"the device indices are {devices}: {facts}")
+        if backend == "nccl":
+            label = engines.where_of(ml.DeviceMesh(dp=2), ["dp"])
+            expect(label.startswith("2 × "), f"the label counts two GPUs: {label}")
         expect(bool(engines.verify("dp=2")["is_right"].all()), "the groups are verified")
         run = ml.bench(engines, "dp=2", sizes="1K:16M", sampling=ml.Sampling(max_s=0.2))
         results = run.wait(progress=False)

@@ -88,8 +88,11 @@ def main() -> None:
                 if "?" in failed or re.match(r"\S+ fabric |h\d ", line):
                     write(f"    {line}")
             if arguments.out is not None:
+                file = arguments.out / f"{title.replace(' ', '-')}.txt"
                 arguments.out.mkdir(parents=True, exist_ok=True)
-                (arguments.out / f"{title.replace(' ', '-')}.txt").write_text(output)
+                file.write_text(output)
+                with contextlib.suppress(OSError):  # of a run without a report
+                    shutil.copy(hosts.shared / "out" / "report.html", file.with_suffix(".html"))
     write(", ".join(f"{name}: {sum(right)} of {len(right)}" for name, right in verdicts.items()))
 
 

@@ -212,7 +212,7 @@ def test_the_table_in_the_readme(
         "calibrated, a second run": second_run,
         "calibrated with a quarter of the ranks": ends,
     }
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs" / "measuring.md").read_text()
     for name, part in parts.items():
         pattern = rf"^\| {name}[^|]* \| ([\d,]+) \| ([\d.]+) % \| (\d+) % \|$"
         [(rows, median, most)] = re.findall(pattern, text, re.MULTILINE)

@@ -201,8 +201,8 @@ def test_a_frame_may_have_additional_and_missing_columns() -> None:
 def test_a_newer_schema_is_rejected(tmp_path: Path) -> None:
     folder = shutil.copytree(OLD, tmp_path / "run")
     document = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**document, "schema": 7}))
-    with pytest.raises(ParseError, match="the run has schema 7, but this version of meshlab reads 2 to 6"):
+    (folder / "run.json").write_text(json.dumps({**document, "schema": 8}))
+    with pytest.raises(ParseError, match="the run has schema 8, but this version of meshlab reads 2 to 7"):
         load(folder)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import meshlab as ml
@@ -119,3 +121,16 @@ def test_dumps_of_the_flight_recorder_are_read() -> None:
     trace = ml.read(sorted((FOLDER / "own_gpu").glob("fr_never_enters_*.json")))
     assert trace.ranks == (0, 1)
     assert trace.frame()["n_files"].tolist().count(1) == 1  # rank 1 never enters the last call
+
+
+def test_logs_of_inspector_are_followed_as_they_are_read(tmp_path: Path) -> None:
+    contents = {path.stem: gzip.decompress(path.read_bytes()) for path in JOBS.glob("inspector_node01-pid179*")}
+    with ml.Trace.follow(tmp_path, interval_s=60.0, error_us=0.0) as live:
+        for begin in range(0, max(map(len, contents.values())), 5000):
+            for name, content in contents.items():
+                with (tmp_path / name).open("ab") as file:
+                    file.write(content[begin : begin + 5000])
+            live._poll()
+    whole = ml.read(tmp_path)
+    pd.testing.assert_frame_equal(live.by_axis(), whole.by_axis(steps=False), check_dtype=False)
+    assert live.trace().frame().equals(whole.frame())

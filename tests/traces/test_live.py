@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import json
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,45 +21,10 @@ from meshlab.base._errors import BenchError, MeshError, ParseError
 from meshlab.cli._main import main
 from meshlab.traces._live_calls import LiveCalls
 from tests.examples import examples
+from tests.traces.log_maker import MESH, append, line, lines, log_of
 
-MESH = ml.DeviceMesh("dp=2, tp=2")
-SIZE = 1 << 20
 DEADLINE_S = 12.0
 INTERVAL_S = 0.1
-
-
-def line(rank: int, number: int, duration: float, axis: str = "tp", *, dumped_us: int = 0, job: int = 0) -> str:
-    """The call of a rank of the mesh along an axis, or of all ranks."""
-    group = tuple(range(4)) if axis == "world" else MESH[axis].of(rank).ranks
-    header = {
-        "id": f"0x{job}{axis}{group[0]}",
-        "comm_name": "unknown" if axis == "world" else f"mesh_{axis}",
-        "rank": group.index(rank),
-        "n_ranks": len(group),
-    }
-    metadata = {"hostname": f"node{rank // 2}", "pid": 100 * job + rank, "dump_timestamp_us": dumped_us or number + 1}
-    call = {"coll": "AllReduce", "coll_sn": number, "coll_msg_size_bytes": SIZE, "coll_exec_time_us": duration}
-    return json.dumps({"header": header, "metadata": metadata, "coll_perf": call})
-
-
-def lines(rank: int, numbers: Iterable[int], late: int | None = None, **more: int) -> str:
-    """The calls of a rank: at first one of all ranks, then along tp and dp, in which `late` comes last by 200 µs."""
-    rows = []
-    for number in numbers:
-        axis = "world" if number == 0 else "dp" if number % 4 == 0 else "tp"
-        waits = late not in (None, rank) and axis != "world" and late in MESH[axis].of(rank).ranks
-        rows.append(line(rank, number, 60.0 + rank + 200.0 * waits, axis, **more))
-    return "".join(f"{row}\n" for row in rows)
-
-
-def log_of(folder: Path, rank: int) -> Path:
-    return folder / f"node{rank // 2}-pid{rank}.log"
-
-
-def append(folder: Path, numbers: Iterable[int], ranks: Iterable[int] = range(4), late: int | None = None) -> None:
-    for rank in ranks:
-        with log_of(folder, rank).open("a") as file:
-            file.write(lines(rank, numbers, late))
 
 
 def wait_for(condition: Callable[[], object]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
+from tests.traces.log_maker import append
 from tests.traces.trace_maker import document, kernel_event, write
 
 
@@ -62,3 +63,40 @@ def test_names_of_a_file_are_escaped(workbench: ml.Workbench, tmp_path: Path) ->
     workbench.trace = ml.Trace.read(write(tmp_path, document([kernel_event(1.0, 9.0, group=group)], 0, 8, [group])))
     assert "<script>" not in workbench._trace["html"]
     assert "<img" not in workbench._trace["html"]
+
+
+def test_a_job_that_runs_is_followed_and_shown(workbench: ml.Workbench, tmp_path: Path) -> None:
+    append(tmp_path, range(20))
+
+    def wait_for(text: str) -> None:
+        end = time.monotonic() + 30
+        while text not in workbench._trace["note"] + workbench._trace["html"]:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    workbench._receive(None, {"type": "trace", "path": str(tmp_path / "missing"), "follow": True}, None)
+    wait_for("does not exist")
+    workbench._receive(None, {"type": "trace", "path": str(tmp_path), "follow": True}, None)
+    wait_for("ranks 0 to 3 · 80 lines")
+    assert isinstance(live := workbench.trace, ml.traces.LiveTrace)
+    assert live.mesh() == ml.DeviceMesh("dp=2, tp=2")  # of the workbench
+    assert workbench._trace["steps"] == []
+    append(tmp_path, range(20, 60), late=1)
+    wait_for("<strong>tp: rank 1 is late now")
+    workbench._receive(None, {"type": "trace", "path": str(tmp_path)}, None)
+    wait_for("NCCL Inspector log")
+    assert not live.is_running
+
+
+def test_a_job_that_code_follows_stays_open(workbench: ml.Workbench, tmp_path: Path) -> None:
+    append(tmp_path, range(20))
+    with ml.Trace.follow(tmp_path, interval_s=0.1) as live:
+        workbench.trace = live
+        assert "80 lines" in workbench._trace["note"]
+        workbench.trace = None
+        assert live.is_running
+        append(tmp_path, range(20, 24))
+        end = time.monotonic() + 30
+        while live.n_calls < 96:
+            assert time.monotonic() < end
+        assert workbench._trace["html"] == ""

@@ -315,3 +315,59 @@ def test_failed_parts_are_crossed_in_the_report(wb):
     assert "failed, or slower" not in export(wb, "report")["text"]
     wb.failed = ["node1/NIC3"]
     assert "failed, or slower" in export(wb, "report")["text"]
+
+
+# -- experts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def routed(machine) -> Workbench:
+    return Workbench(machine, "dp=32", job=ml.Job.preset("mixtral-8x7b"), experts="edp=4, ep=8")
+
+
+def test_the_skew_of_experts_is_a_slider_that_is_undone_and_saved(routed):
+    (field,) = [row for row in routed._job["fields"] if row["name"] == "skew"]
+    assert (field["value"], field["note"]) == ("0.0", "balanced")
+    assert field["slider"] == {"type": "range", "min": 0, "max": 2.0, "step": 0.1}
+    before = routed.step_time.seconds
+    do(routed, "job_field", field="skew", value="0.8", where="job:skew")
+    assert routed.job.skew == 0.8
+    assert routed.step_time.seconds > before
+    assert "skew=0.8" in routed.code
+    assert rerun(routed).job == routed.job
+    routed.undo()
+    assert (routed.job.skew, routed.step_time.seconds) == (0.0, before)
+
+
+@pytest.mark.parametrize("value", ["-1", "2.5", "much", ""])
+def test_a_wrong_skew_keeps_the_job_and_is_explained(routed, value):
+    do(routed, "job_field", field="skew", value=value, where="job:skew")
+    assert routed.job.skew == 0.0
+    assert problem(routed)["text"].startswith("Skew of experts must be a number from 0 to 2, not")
+
+
+def test_a_measured_popularity_is_named_and_saved(routed):
+    routed.job = routed.job.replace(skew=[1, 1, 2, 1, 1, 1, 1, 1])
+    (field,) = [row for row in routed._job["fields"] if row["name"] == "skew"]
+    assert field["note"] == "measured"
+    assert rerun(routed).job == routed.job
+
+
+def test_a_dense_job_has_neither_a_slider_nor_a_routing(wb):
+    assert [row for row in wb._job["fields"] if row["name"] == "skew"] == []
+    assert wb._job["routing"] is None
+
+
+def test_the_routing_is_drawn_while_it_is_shown(routed):
+    do(routed, "job_field", field="skew", value="1.0", where="job:skew")
+    assert routed._job["routing"] == ""
+    routed._handle_custom_msg({"type": "routing", "open": True}, [])
+    html = routed._job["routing"]
+    assert html.count("<svg") == 3  # the tokens, and the dispatch before and after
+    assert "The busiest link is NVLink" in html
+    routed.experts = "edp=1, ep=32"
+    assert "8 experts are not divisible by ep=32" in routed._job["routing"]
+    routed.experts = ""
+    assert "all experts are on each rank" in routed._job["routing"]
+    routed._handle_custom_msg({"type": "routing", "open": False}, [])
+    assert routed._job["routing"] == ""

@@ -2,7 +2,8 @@
 The link matrix of a host
 =========================
 
-The links between every two devices, as ``nvidia-smi topo -m`` lists them. Light cells are near, and dark cells are far.
+The links between every two devices, as ``nvidia-smi topo -m`` lists them. Light cells are near, and dark
+cells are far.
 """
 
 import meshlab as ml

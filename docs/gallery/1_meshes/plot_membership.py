@@ -2,8 +2,8 @@
 The groups of an axis
 =====================
 
-One cell per rank, coloured by its group. :func:`meshlab.plot.membership` takes a mesh or its text. Without an axis, it draws a
-panel for every axis.
+One cell per rank, coloured by its group. :func:`meshlab.plot.membership` takes a mesh or its text. Without an
+axis, it draws a panel for every axis.
 """
 
 import meshlab as ml

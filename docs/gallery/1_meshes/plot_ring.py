@@ -2,8 +2,8 @@
 The ring of a group
 ===================
 
-:func:`meshlab.plot.ring` draws the ring of a group as NCCL builds it, and the link of every hop. It also draws the rings that NCCL
-chose in a log.
+:func:`meshlab.plot.ring` draws the ring of a group as NCCL builds it, and the link of every hop. It also
+draws the rings that NCCL chose in a log.
 """
 
 import meshlab as ml

@@ -2,8 +2,8 @@
 Groups on a machine
 ===================
 
-:func:`meshlab.plot.topology` draws the GPUs, NVLink, NICs and switches of a cluster, and the load of every link when all groups of
-an axis communicate.
+:func:`meshlab.plot.topology` draws the GPUs, NVLink, NICs and switches of a cluster, and the load of every
+link when all groups of an axis communicate.
 """
 
 import meshlab as ml

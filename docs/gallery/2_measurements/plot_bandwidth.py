@@ -2,8 +2,8 @@
 Bus bandwidth
 =============
 
-:func:`meshlab.plot.bandwidth` draws a line per collective and axis against the message size, with the 95 % interval as a band.
-``references=`` adds dashed lines. These results were measured on two H200 GPUs.
+:func:`meshlab.plot.bandwidth` draws a line per collective and axis against the message size, with the 95 %
+interval as a band. ``references=`` adds dashed lines. These results were measured on two H200 GPUs.
 """
 
 import meshlab as ml

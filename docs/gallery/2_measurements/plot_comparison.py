@@ -2,7 +2,8 @@
 Two runs compared
 =================
 
-The ratio of the times after and before, with its interval. A row is clearly slower or faster only if each side has several launches.
+The ratio of the times after and before, with its interval. A row is clearly slower or faster only if each
+side has several launches.
 """
 
 import numpy as np

@@ -2,8 +2,8 @@
 Every pair of ranks
 ===================
 
-:func:`meshlab.bench_pairs` measures every pair of ranks, and :func:`meshlab.plot.matrix` frames slow pairs in red. This matrix is
-written by hand.
+:func:`meshlab.bench_pairs` measures every pair of ranks, and :func:`meshlab.plot.matrix` frames slow pairs in
+red. This matrix is written by hand.
 """
 
 import numpy as np

@@ -2,8 +2,8 @@
 Ranks that enter late
 =====================
 
-One dot per batch, and a bar at the median. A run in the mode ``isolated`` aligns the starts and records who enters late. Here, rank
-3 sleeps before each call.
+One dot per batch, and a bar at the median. A run in the mode ``isolated`` aligns the starts and records who
+enters late. Here, rank 3 sleeps before each call.
 """
 
 import time

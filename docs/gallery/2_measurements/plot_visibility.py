@@ -2,8 +2,8 @@
 What a measurement can show
 ===========================
 
-Before a long run, ``run.estimate`` and the probe of a machine state how large a slowdown must be to show. On a busy host,
-measuring in turns shows smaller ones.
+Before a long run, ``run.estimate`` and the probe of a machine state how large a slowdown must be to show. On
+a busy host, measuring in turns shows smaller ones.
 """
 
 import meshlab as ml

@@ -2,7 +2,8 @@
 A calibrated model
 ==================
 
-:func:`meshlab.calibrate` scales the model to measured times. Each point is compared with the prediction from the other sizes.
+:func:`meshlab.calibrate` scales the model to measured times. Each point is compared with the prediction from
+the other sizes.
 """
 
 import meshlab as ml

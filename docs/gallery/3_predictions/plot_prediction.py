@@ -2,7 +2,8 @@
 Predicted times
 ===============
 
-One panel per axis and collective. The band contains the expected share of published runs, and the bound is what the hardware allows.
+One panel per axis and collective. The band contains the expected share of published runs, and the bound is
+what the hardware allows.
 """
 
 import meshlab as ml

@@ -2,8 +2,8 @@
 A rehearsed step
 ================
 
-:func:`meshlab.rehearse` makes the collectives of a training step on real ranks. Here the ranks are threads, so the times are not
-those of a machine.
+:func:`meshlab.rehearse` makes the collectives of a training step on real ranks. Here the ranks are threads,
+so the times are not those of a machine.
 """
 
 import meshlab as ml

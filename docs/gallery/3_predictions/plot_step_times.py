@@ -2,7 +2,8 @@
 Layouts of a job
 ================
 
-:func:`meshlab.search` ranks the layouts of a training job. Each bar is a step: computation, bubble, and exposed communication by axis.
+:func:`meshlab.search` ranks the layouts of a training job. Each bar is a step: computation, bubble, and
+exposed communication by axis.
 """
 
 import meshlab as ml

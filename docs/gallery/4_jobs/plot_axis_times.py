@@ -2,7 +2,8 @@
 Time by axis
 ============
 
-The time of an average rank: transfers that computation hides, transfers that it does not hide, and waiting for other ranks.
+The time of an average rank: transfers that computation hides, transfers that it does not hide, and waiting
+for other ranks.
 """
 
 import meshlab as ml

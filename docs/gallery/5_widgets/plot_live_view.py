@@ -2,7 +2,8 @@
 The live view of a run
 ======================
 
-A notebook shows a run as a :class:`meshlab.widgets.LiveView`, with its progress, a growing chart, and buttons that pause or stop it.
+A notebook shows a run as a :class:`meshlab.widgets.LiveView`, with its progress, a growing chart, and buttons
+that pause or stop it.
 """
 
 import meshlab as ml

@@ -2,8 +2,9 @@
 The workbench
 =============
 
-:class:`meshlab.Workbench` edits a machine and a mesh, predicts a training step at every edit, and compares two candidates. In a
-notebook, everything in the picture can be picked. Below is its saved page, which works without Python.
+:class:`meshlab.Workbench` edits a machine and a mesh, predicts a training step at every edit, and compares
+two candidates. In a notebook, everything in the picture can be picked. Below is its saved page, which works
+without Python.
 """
 
 import meshlab as ml

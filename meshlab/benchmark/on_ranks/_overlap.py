@@ -305,9 +305,9 @@ class _StreamLanes(_Lanes):
         warm.record(compute)
         communication.wait_event(warm)
         for start, computed, begin, end, done in events:
-            # All ranks start at a barrier. A call that begins some µs earlier gets its multiprocessors before the product
-            # takes all that are left. In the other order, it waits for most of the product's thread blocks, which go
-            # first. The product alone has the same delay.
+            # All ranks start at a barrier. A call that begins some µs earlier gets its multiprocessors before the
+            # product takes all that are left. In the other order, it waits for most of the product's thread blocks,
+            # which go first. The product alone has the same delay.
             self._barrier()
             start.record(communication)
             if first == "call":

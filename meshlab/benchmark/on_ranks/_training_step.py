@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -446,6 +446,12 @@ def _pause(until: float) -> None:
         time.sleep(0)
 
 
+_AHEAD_US, _LONGEST_AHEAD_US = 30.0, 1e5
+"""The time by which the host is ahead of the GPU, so that no call waits for it: for each call, and at most, in µs."""
+
+_REPEATS = 30
+
+
 @dataclass(eq=False)
 class _StreamLanes(_Lanes):
     """A stream for computation, and the stream of each communicator. Events order and time them."""
@@ -460,6 +466,7 @@ class _StreamLanes(_Lanes):
             self._work = _Products(everyone.xp, self._compute, self.flops)
         else:
             self._work = _Waits(everyone.xp, self._compute, options.flops_per_us)
+        self._waits = _Waits(everyone.xp, self._compute, 1.0)
         self._timed: list[Any] = []
         self._untimed: list[Any] = []
         for comm in (everyone, *self.comms):  # the first calls ran on other streams
@@ -476,6 +483,8 @@ class _StreamLanes(_Lanes):
         start, done = next(timed), next(timed)
         calls = _calls_of(operations, self.calls)
         self.everyone.barrier()
+        if spans is not None:
+            self._waits(min(_AHEAD_US * len(spans), _LONGEST_AHEAD_US))
         start.record(compute)
         for stream in streams:
             stream.wait_event(start)
@@ -508,10 +517,10 @@ class _StreamLanes(_Lanes):
         host = time.perf_counter() - began
         self.everyone.backend.wait(done)  # type: ignore[attr-defined]
         if spans is not None:
-            elapsed = self._cuda.get_elapsed_time
+            elapsed, least = self._cuda.get_elapsed_time, self._events_us
             for number, (_, begin, end) in flights.items():
-                first = elapsed(start, begin) * 1e3
-                spans[number] = first, first + elapsed(begin, end) * 1e3
+                last = elapsed(start, end) * 1e3
+                spans[number] = last - max(elapsed(begin, end) * 1e3 - least, 0.0), last
         return np.array(
             [
                 self._cuda.get_elapsed_time(start, done) * 1e3,
@@ -520,6 +529,18 @@ class _StreamLanes(_Lanes):
                 *self._sums(flights.values(), len(streams)),
             ]
         )
+
+    @cached_property
+    def _events_us(self) -> float:
+        """The time between two events around a kernel that does nothing: what the events add to a call, in µs."""
+        events = [(self._cuda.Event(), self._cuda.Event()) for _ in range(_REPEATS)]
+        self._waits(_AHEAD_US * len(events))
+        for begin, end in events:
+            begin.record(self._compute)
+            self._waits(0.0)
+            end.record(self._compute)
+        self.everyone.backend.wait(events[-1][1])  # type: ignore[attr-defined]
+        return float(np.median([self._cuda.get_elapsed_time(*pair) for pair in events])) * 1e3
 
     def _sums(self, spans: Iterable[tuple[int, Any, Any]], n: int) -> Floats:
         """Return the sum of the times between pairs of events for each axis, in µs."""

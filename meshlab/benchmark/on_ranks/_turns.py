@@ -64,7 +64,7 @@ def measure_turns(
     vote = StopVote(everyone, groups)
     holds: list[_Hold] = []
     n_wrong: list[int | None] = []
-    with comm.backend.local(), ExitStack() as stack:
+    with comm.local(), ExitStack() as stack:
         for step, function, buffers in zip(steps, functions, _buffers(comm, steps), strict=True):
             if function is not None:
                 holds.append(_holding(comm, function))

@@ -55,7 +55,9 @@ class RecordedOrder:
         # for a rank that waits for it.
         follows_rank = has_times and overlaps and not calls.without_file
         axis_of = tuple(axes.index(call.kind.axis) for call in calls.calls)
-        origin = min((start for entries in of_rank for start, _, _ in entries), default=0.0)
+        # The recording may begin at different times, so the first call of a trace begins at the same time on all ranks.
+        is_first = bool(calls.calls) and calls.calls[0].number == 0
+        origin = np.inf if is_first else min(start for entries in of_rank for start, _, _ in entries)
         ranks = []
         for entries in of_rank:
             entries.sort(key=lambda entry: entry[2])
@@ -144,7 +146,7 @@ def _with_gaps(entries: Sequence[tuple[float, float, int]], origin: float) -> li
     """Return the calls of a rank, each with the time since the last event that it can depend on."""
     calls: list[RankCall] = []
     ends: list[float] = []  # of calls that are under way, in ascending order
-    latest = origin
+    latest = min(origin, entries[0][0]) if entries else origin
     for start, end, index in entries:
         while ends and ends[0] <= start:
             latest = max(latest, ends.pop(0))

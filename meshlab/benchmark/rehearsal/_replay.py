@@ -11,7 +11,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from meshlab.analysis.tuning._tuning import Tuning
-from meshlab.base._backends import GPU_BACKENDS
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
@@ -42,6 +42,10 @@ from meshlab.traces._call_list import CallKind, CallList, dtype_of, list_calls
 from meshlab.traces._trace import Trace
 
 _ROUNDS, _REPETITIONS = 6, 5
+
+_ACTIVATIONS = frozenset({"tp", "cp", "ep", "pp"})
+"""The usual names of axes along which activations are gathered. FSDP2 and Megatron gather weights along others."""
+
 _SLOWEST_BYTES_PER_S = (20e6, 1e9)
 """Rates that are lower than those of any working backend on CPUs and on GPUs, for the deadline of the first round."""
 
@@ -61,11 +65,9 @@ def replay(
 ) -> Replay:
     """Make the collectives of a trace again: the same calls, sizes and order, on the ranks of the engines.
 
-    Each rank makes the calls of its groups in the order of the trace. Calls of several axes run at the same time if
-    they did so in the trace. The transfer of each call is compared with that of the trace, and calls that were slow in
-    the trace are named. Other options, and other engines, make the same calls in turns with the default.
-
-    All results are checked once before that. Waits until everything is measured.
+    Calls of several axes run at the same time if they did so in the trace. The transfer of each call is compared with
+    that of the trace, and calls that were slow in the trace are named. Other options, and other engines, make the same
+    calls in turns with the default. All results are checked once before that. Waits until everything is measured.
 
     Parameters
     ----------
@@ -76,11 +78,10 @@ def replay(
     mesh : DeviceMesh or str, optional
         The mesh of the job. By default that of its process groups, `Trace.mesh`.
     gaps : bool, default False
-        Whether to also replay the step with the time between the calls, as waits of the same length on each rank. A
-        third step has the mean gap of all ranks instead, so that no rank is late. The difference is the cost of late
-        ranks.
+        Whether to also replay the step with the time between the calls, as waits on each rank, and with the mean time
+        of all ranks. The difference of the two is the cost of late ranks.
     step : int, optional
-        The step of the profiler to replay. By default all calls of the trace.
+        The step of the profiler to replay. By default all.
     size_scale : float or "auto", default "auto"
         Size of the messages relative to the trace. ``"auto"`` is 1, unless the messages exceed the memory.
     against : mapping of str to mapping, Tuning or Engines, optional
@@ -91,8 +92,7 @@ def replay(
     progress : bool, optional
         Whether to draw a progress bar, by default as in `rehearse`.
     **options
-        Options of all calls to compare with the default, such as ``buffers="symmetric"``, see `Plan`. With several
-        values, each combination is measured.
+        Options of all calls to compare with the default, such as ``buffers="symmetric"``, see `Plan`.
 
     Returns
     -------
@@ -121,14 +121,7 @@ def replay(
     >>> replayed.frame()[["axis", "collective", "size_bytes", "calls", "n_wrong"]].values.tolist()[0]
     ['tp', 'all_reduce', 16777216, 8, 0]
     """
-    if not isinstance(engines, Engines):
-        raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
-    if not isinstance(trace, Trace):
-        raise BenchError(f"trace must be a Trace, not {type(trace).__name__}", hint="read one with ml.Trace.read()")
-    for name, value in (("size_scale", size_scale), ("budget_s", budget_s)):
-        is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        if not ((is_number and 0 < float(value) < np.inf) or (name == "size_scale" and value == "auto")):
-            raise BenchError(f"{name} must be a positive number, not {value!r}")
+    _check_arguments(engines, trace, size_scale, budget_s)
     calls = list_calls(trace, mesh, step)
     sides = [_Side("default", engines), *_sides(engines, calls, against or {}, options)]
     for side in sides:
@@ -138,6 +131,18 @@ def replay(
     with progress_bar(progress, unit="round", total=_ROUNDS + 1) as bar:
         session.run(bar)
     return session.result()
+
+
+def _check_arguments(engines: object, trace: object, size_scale: object, budget_s: object) -> None:
+    """Raise if an argument has the wrong type."""
+    if not isinstance(engines, Engines):
+        raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
+    if not isinstance(trace, Trace):
+        raise BenchError(f"trace must be a Trace, not {type(trace).__name__}", hint="read one with ml.Trace.read()")
+    for name, value in (("size_scale", size_scale), ("budget_s", budget_s)):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not ((is_number and 0 < value < np.inf) or (name == "size_scale" and value == "auto")):  # type: ignore[operator]
+            raise BenchError(f"{name} must be a positive number, not {value!r}")
 
 
 @dataclass(frozen=True)
@@ -312,6 +317,7 @@ class _Session(StepSession):
                     kind.axis,
                     self._calls.mesh[kind.axis].size,
                     int(kind.size_bytes * self._size_scale),
+                    in_place=_is_in_place(kind),
                 )
             )
             for kind in self._calls.kinds
@@ -450,13 +456,28 @@ class _Session(StepSession):
             size_scale=self._size_scale,
             like=dict(self._like),
             error_us=float(np.nan_to_num(self._trace.error_us)),
-            is_on_gpus=(_is_on_gpus(self._trace), engines.backend in GPU_BACKENDS),
+            places=_places(self._trace, engines.backend),
             overlaps=default.order.overlaps,
         )
 
 
-def _is_on_gpus(trace: Trace) -> bool:
-    return not any(rank.is_cpu for rank in trace.job.ranks)
+def _is_in_place(kind: CallKind) -> bool:
+    """Return whether frameworks make a call in place: they reduce so, and gather weights, but not activations."""
+    return kind.collective == "all_reduce" or (
+        kind.collective == "all_gather" and not _ACTIVATIONS & set(kind.axis.split("-"))
+    )
+
+
+def _places(trace: Trace, backend: str) -> tuple[str, str]:
+    """Return where the calls of the trace and those of the replay ran, in words."""
+    here = "GPUs" if backend in GPU_BACKENDS else f"{backend} on CPUs"
+    if not any(rank.is_cpu for rank in trace.job.ranks):
+        return "GPUs", here
+    names = " ".join(group.backend for group in trace.job.groups)
+    recorded = backend if backend in names else next((name for name in BACKENDS if name in names), "")
+    if not recorded:  # the file does not contain it
+        return "CPUs" if backend in GPU_BACKENDS else here, here
+    return f"{recorded} on CPUs", here
 
 
 def _transfers(calls: CallList, spans: Any) -> Any:

@@ -94,8 +94,8 @@ class Replay:
         The element types that the backend lacks, and those of the same size that replaced them.
     error_us : float
         The error of a wait in the trace, in µs.
-    is_on_gpus : (bool, bool)
-        Whether the trace and the replay are of GPUs.
+    places : (str, str)
+        Where the calls of the trace and those of the replay ran: ``"GPUs"``, or ``"gloo on CPUs"``.
     overlaps : bool
         Whether calls of different axes could run at the same time.
 
@@ -118,7 +118,7 @@ class Replay:
     size_scale: float
     like: Mapping[str, str]
     error_us: float
-    is_on_gpus: tuple[bool, bool]
+    places: tuple[str, str]
     overlaps: bool
 
     # -- arrays over the calls -----------------------------------------------------------------------------------------
@@ -184,10 +184,9 @@ class Replay:
         for kind in self.call_list.kinds:
             numbers = self._numbers(kind=kind)
             n_groups = self._n_groups(kind.axis)
-            then, now = self._then[numbers], self._now[numbers]
-            middle, middle_now = _median(then), float(np.median(now))
+            middle, replayed_us = _median(self._then[numbers]), float(np.median(self._now[numbers]))
             low, high = median_interval(np.median(self._samples(self.sides[0])[:, numbers], axis=1))
-            is_slow = middle > _SLOW * middle_now and middle - middle_now > self.error_us
+            is_slow = middle > _SLOW * replayed_us and middle - replayed_us > self.error_us
             rows.append(
                 {
                     "axis": kind.axis,
@@ -198,10 +197,10 @@ class Replay:
                     "dtype": kind.dtype,
                     "calls": round(len(numbers) / n_groups),
                     "then_us": middle,
-                    "now_us": middle_now,
+                    "now_us": replayed_us,
                     "now_us_lo": low,
                     "now_us_hi": high,
-                    "ratio": middle / middle_now,
+                    "ratio": middle / replayed_us,
                     **self._totals(numbers, n_groups),
                     "is_slow": pd.NA if self.why_incomparable else is_slow,
                     "slow_calls": round(int(self._is_slow[numbers].sum()) / n_groups),
@@ -217,9 +216,9 @@ class Replay:
         compared = [number for number in numbers if np.isfinite(self._then[number])]
         exposed = np.array([self.call_list.calls[number].exposed_us for number in compared])
         then = float(self._then[compared].sum()) / n_groups if compared else math.nan
-        now = np.median(self._samples(self.sides[0])[:, compared].sum(axis=1)) / n_groups if compared else math.nan
+        replayed = np.median(self._samples(self.sides[0])[:, compared].sum(axis=1)) / n_groups if compared else math.nan
         share = float(exposed.sum()) / n_groups / then if compared and then else math.nan
-        return {"then_total_us": then, "now_total_us": float(now), "exposed_share": share}
+        return {"then_total_us": then, "now_total_us": float(replayed), "exposed_share": share}
 
     def by_axis(self) -> pd.DataFrame:
         """Return the transfer along each axis, in the trace and with each option.
@@ -338,9 +337,8 @@ class Replay:
         """The reason why the times of the trace and of the replay cannot be compared. Empty if they can."""
         if self.sharing:
             return self.sharing
-        if self.is_on_gpus[0] != self.is_on_gpus[1]:
-            places = ["GPUs" if is_on_gpus else "CPUs" for is_on_gpus in self.is_on_gpus]
-            return f"the trace is of {places[0]}, and the replay of {places[1]}"
+        if self.places[0] != self.places[1]:
+            return f"the trace is of {self.places[0]}, and the replay of {self.places[1]}"
         if self.size_scale != 1:
             return f"the messages of the replay are {fraction(self.size_scale)} of those of the trace"
         if not np.isfinite(self._then).any():
@@ -370,12 +368,12 @@ class Replay:
         if slow:
             more = f"; so did {len(slow) - 1} other kind{'s' * (len(slow) > 2)} of calls" if len(slow) > 1 else ""
             return f"{slow[0]}{more}"
-        then, now = self._sums()
-        change = now / then - 1
+        then, replayed = self._sums()
+        change = replayed / then - 1
         agree = (
             f"agree within {100 * _ALIKE:.0f} %" if abs(change) <= _ALIKE else f"differ by {100 * abs(change):.0f} %"
         )
-        text = f"The transfers {agree}: {format_time_us(then)} in the trace, {format_time_us(now)} in the replay"
+        text = f"The transfers {agree}: {format_time_us(then)} in the trace, {format_time_us(replayed)} in the replay"
         n_slow = int(self._is_slow.sum())
         return (
             f"{text}; {n_slow:,} single call{'s were' if n_slow != 1 else ' was'} slow in the trace" if n_slow else text
@@ -556,8 +554,8 @@ _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 
 
 def _median(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else math.nan
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else math.nan
 
 
 def _sum(values: Any) -> float:

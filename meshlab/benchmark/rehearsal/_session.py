@@ -134,8 +134,8 @@ def dtypes_of(can: Capabilities, row: Collective) -> tuple[str, ...]:
     return can.reduce_dtypes if row.reduces and can.reduce_dtypes is not None else can.dtypes
 
 
-def step_of(collective: str, dtype: str, axis: str, n: int, size: int) -> Step:
-    """Return the call of a job of about this size, with the defaults of frameworks."""
+def step_of(collective: str, dtype: str, axis: str, n: int, size: int, in_place: bool | None = None) -> Step:
+    """Return the call of a job of about this size. By default, all_reduces work in place, as in frameworks."""
     row = find_collective(collective)
     if not row.has_size:
         return step_without_size(collective, axis, n, "pipelined")
@@ -147,7 +147,7 @@ def step_of(collective: str, dtype: str, axis: str, n: int, size: int) -> Step:
         op="sum" if row.reduces else None,
         dtype=find_dtype(dtype).name,
         root=0 if row.rooted else None,
-        in_place=collective == "all_reduce",  # as frameworks reduce gradients and activations
+        in_place=collective == "all_reduce" if in_place is None else in_place,
         mode="pipelined",
         axis=axis,
         n_ranks=n,

@@ -421,6 +421,7 @@ class NcclBackend:
         facts = {
             "device": name,
             "device number": str(self.gpu.device),
+            "PCI address": str(cupy.cuda.runtime.deviceGetPCIBusId(self.gpu.device)),
             "compute capability": ".".join(map(str, capability)),
             "cupy": cupy.__version__,
             "CUDA runtime": _cuda_version(cupy.cuda.runtime.runtimeGetVersion()),

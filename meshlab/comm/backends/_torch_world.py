@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from meshlab.base._backends import BACKENDS
@@ -25,6 +27,8 @@ _OLDEST = (2, 6)
 _INSTALL = "run pip install '.[gloo]' in meshlab's folder"
 _UPGRADE = f"run pip install --upgrade 'torch>={_OLDEST[0]}.{_OLDEST[1]}'"
 _LOOPBACK = "127."
+_RECORDED = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}  # calls, and the former name
+_RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # of the calls on GPUs, and of all others
 
 
 def check_installed() -> None:
@@ -36,6 +40,8 @@ def check_installed() -> None:
 def load(on_gpu: bool) -> str:
     """Import torch, and return its version. Raise a `CommunicatorError` if it cannot open its groups on this rank."""
     check_installed()
+    for name, value in _RECORDED.items():  # the default of newer versions, before the first group reads it
+        os.environ.setdefault(name, value)
     torch, distributed, _ = load_torch()
     version = str(torch.__version__)
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
@@ -69,6 +75,7 @@ class TorchWorld:
         self._store, self._interface = find_store(rendezvous)
         self._prefix = ""
         self._n_opened = 0
+        self._opened_ns = 0  # calls that are recorded before belong to groups of the same names that are gone
         self._sources: dict[str, DeviceMesh] = {}
         self.meshes: dict[str, Any] = {}
         """The device meshes of torch."""
@@ -112,6 +119,7 @@ class TorchWorld:
     def _open(self) -> None:
         torch, distributed, _ = load_torch()
         self._n_opened += 1
+        self._opened_ns = time.time_ns()
         try:
             distributed.init_process_group(
                 distributed.Backend.default_device_backend_map[self.device],
@@ -174,11 +182,9 @@ class TorchWorld:
         torch_mesh = self.meshes.pop(fingerprint, None)
         if torch_mesh is None or not self.is_open:
             return
-        remaining = {id(group) for other in self.meshes.values() for group in _groups_of(other)} | {
-            id(distributed.group.WORLD)
-        }
+        others = {group.group_name for other in self.meshes.values() for group in _groups_of(other)}
         for group in _groups_of(torch_mesh):
-            if id(group) not in remaining:
+            if group.group_name not in {*others, distributed.group.WORLD.group_name}:
                 self._labels.pop(group.group_name, None)
                 distributed.destroy_process_group(group)
 
@@ -193,8 +199,8 @@ class TorchWorld:
 
     def position(self) -> TorchCall | None:
         """Return the call in which this rank is, or its last one. None if torch records no calls. For any thread."""
-        entries = _recorded_calls()
-        active = [entry for entry in entries if not entry.get("retired", True)]
+        entries = self._recorded_calls()
+        active = [entry for entry in entries if _is_pending(entry)]
         if not entries:
             return None
         entry = active[0] if active else entries[-1]
@@ -203,6 +209,24 @@ class TorchWorld:
         number = 0 if entry.get("is_p2p") else int(entry.get("collective_seq_id") or 0) - self._counts.get(name, 0)
         call = str(entry.get("profiling_name", "")).rpartition(":")[2].partition(" ")[0]
         return TorchCall(label, call or "a call", max(0, number), bool(active))
+
+    def _recorded_calls(self) -> list[Mapping[str, Any]]:
+        """Return the calls in torch's flight recorders, oldest first. Empty if it has none, or cannot write JSON."""
+        library = load_torch().torch._C._distributed_c10d
+        # meshlab's own communicators of the same library are recorded too, without a name.
+        names = {str(group.group_name) for group in list(load_torch().c10d._world.pg_map)}
+        calls: list[tuple[int, Mapping[str, Any]]] = []
+        for name in _RECORDERS:
+            dump = getattr(library, name, None)
+            with suppress(ParseError, RuntimeError):
+                document = {} if dump is None else mapping_or_empty(parse_json(bytes(dump(True, False)).decode()))
+                entries = objects_in(document.get("entries"))
+                calls += [(int(entry.get("time_created_ns") or 0), entry) for entry in entries]
+        calls.sort(key=itemgetter(0))
+        return [entry for time_ns, entry in calls if time_ns >= self._opened_ns and _group_of(entry)[0] in names]
+
+    def _has_pending(self) -> bool:
+        return any(map(_is_pending, self._recorded_calls()))
 
     def local(self, backend: Backend) -> AbstractContextManager[object]:
         """Return a context in which work of torch is in the stream of a backend on the GPU."""
@@ -214,11 +238,11 @@ class TorchWorld:
 
     def is_clean(self) -> bool:
         """Whether this rank has issued no call in the current task, so that its groups are in step with other ranks."""
-        return self.is_open and not _has_pending() and call_counts() == self._counts
+        return self.is_open and not self._has_pending() and call_counts() == self._counts
 
     def close(self) -> None:
         """Close all groups. Collective, unless a call of them is pending: then it does not wait for other ranks."""
-        self._end(is_abort=_has_pending())
+        self._end(is_abort=self._has_pending())
 
     def abort(self) -> None:
         """End all groups without waiting for other ranks."""
@@ -283,29 +307,15 @@ def call_counts() -> dict[str, int]:
     return counts
 
 
-def _recorded_calls() -> list[Mapping[str, Any]]:
-    """Return the calls in torch's flight recorder, oldest first. Empty if it has none, or cannot write JSON."""
-    library = load_torch().torch._C._distributed_c10d
-    dump = getattr(library, "_dump_fr_trace_json", None) or getattr(library, "_dump_nccl_trace_json", None)
-    if dump is None:
-        return []
-    try:
-        entries = objects_in(mapping_or_empty(parse_json(bytes(dump(True, False)).decode())).get("entries"))
-    except (ParseError, RuntimeError):
-        return []
-    # meshlab's own communicators of the same library are recorded too, without a name.
-    names = {str(group.group_name) for group in list(load_torch().c10d._world.pg_map)}
-    return [entry for entry in entries if _group_of(entry)[0] in names]
+def _is_pending(entry: Mapping[str, Any]) -> bool:
+    """Return whether a recorded call has not ended. Gloo records no states, and NCCL retires calls with a delay."""
+    return not entry.get("retired", True) and entry.get("state") != "completed"
 
 
 def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
     """Return the name and the description of the group of a recorded call."""
     name, description, *_ = (*map(str, entry.get("process_group") or ()), "", "")
     return name, description
-
-
-def _has_pending() -> bool:
-    return any(not entry.get("retired", True) for entry in _recorded_calls())
 
 
 def _loopback_interface() -> str | None:

@@ -67,9 +67,9 @@ export function jobPanel({ model, root, listen, shell }) {
     if (event.key === "Escape") field.reset();
   }
 
-  function makeField({ name, label, choices, is_model: isModel }) {
+  function makeField({ name, label, choices, slider, is_model: isModel }) {
     const id = shell.id(`job-${name}`);
-    const typed = textField({ id, inputmode: "numeric" });
+    const typed = textField({ id, inputmode: "numeric", ...slider });
     const options = choices.map((text) => element("option", { value: text, text }));
     /** @type {any} */
     const input = choices.length ? element("select", { id }, ...options) : typed;

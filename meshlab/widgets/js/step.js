@@ -1,18 +1,21 @@
 // The step of the job on the layout on the screen: its time, its memory, what limits it, and its parts as a bar.
 
 import { percent } from "./text.js";
-import { button, element, refill, muted } from "./dom.js";
+import { button, div, element, refill, muted } from "./dom.js";
 import { disclosure } from "./fields.js";
 
 export function stepPanel({ model, root, listen, shell }) {
   const head = element("div", {});
   const table = element("div", {});
   const details = disclosure("Parts of the step", listen, table);
+  const figures = div("ml-trace-body");
+  const routes = disclosure("Routing of the experts", listen, figures);
   const box = element(
     "div",
     { class: "ml-step-box", role: "group", "aria-label": "Step of the job", hidden: true },
     head,
     details,
+    routes,
   );
   root.append(box);
 
@@ -60,9 +63,13 @@ export function stepPanel({ model, root, listen, shell }) {
     if (event.target.closest("button") && edits) shell.edit({ action: "job_field", fields: edits, where: "job" });
   });
 
+  listen(routes, "toggle", () => shell.send({ type: "routing", open: routes.open }));
+
   return {
     update() {
-      const { step } = model.get("_job");
+      const { step, routing = null } = model.get("_job");
+      routes.hidden = shell.isLive ? routing === null : !routing;
+      if (figures.innerHTML !== routing) figures.innerHTML = routing; // escaped by Python
       box.hidden = !step;
       details.hidden = !step || Boolean(step.problem);
       if (!step) return;

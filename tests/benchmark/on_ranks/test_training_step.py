@@ -6,6 +6,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -217,3 +218,26 @@ def test_products_have_the_operations_of_the_job() -> None:
     calls = tuple(timed(0, flops=value) for value in flops)
     total, *_ = run_on_streams((RepeatedCalls("forward", calls, 1),), {0: 0.0}, Variant(True, ()), compute="products")
     assert total == pytest.approx(sum(flops) / 1e6, rel=0.01)
+
+
+def test_the_spans_of_recorded_calls_follow_one_another_or_overlap_as_in_the_program() -> None:
+    lanes = lanes_of((RepeatedCalls("forward", (timed(0), timed(1)), 1),), {0: 4.0, 1: 15.0})
+    (first, second) = (key for key in lanes.calls)
+    operations = [
+        Operation("compute"),
+        Operation("run", 0, first[0], first[1]),
+        Operation("start", 1, second[0], second[1]),
+        Operation("run", 2, first[0], first[1]),
+        Operation("wait", 1, second[0]),
+        Operation("run", 3, first[0], first[1]),
+    ]
+    spans = np.full((4, 2), np.nan)
+    total = lanes.run(operations, spans)[0]
+    # The call of the other axis begins after the first one, and the last call after both.
+    assert spans.tolist() == [[0, 4], [4, 19], [4, 8], [19, 23]]
+    # The time by which the host is ahead of the GPU is not part of the step.
+    assert total == 23
+    alone = np.full((2, 2), np.nan)
+    lanes.run([Operation("run", 1, second[0], second[1])], alone)
+    assert alone[1].tolist() == [0, 15]
+    assert np.isnan(alone[0]).all()
