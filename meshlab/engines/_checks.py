@@ -63,7 +63,7 @@ def check_platform(backend: str) -> None:
     if not (in_process or HAS_LOCKS):
         raise EngineError(
             "ranks in processes need locks of files, and this Python has none (no module fcntl)",
-            hint=Hint("use Python on Linux, or {}", Argument("backend", "threads")),
+            hint="use Python on Linux",
         )
 
 
