@@ -67,6 +67,7 @@ def missing_files(wheel: Path) -> list[str]:
         if path.is_file() and "__pycache__" not in path.parts and (ROOT / "meshlab/widgets/js") not in path.parents
     }
     expected |= {f"meshlab/notebooks/{path.name}": path for path in (ROOT / "notebooks").glob("*.ipynb")}
+    expected |= {f"meshlab/docs/{path.name}": path for path in (ROOT / "docs").glob("*.md")}
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
         return [name for name, path in expected.items() if name not in names or file.read(name) != path.read_bytes()]

@@ -27,11 +27,11 @@ AS_CODE = {
     *("Capabilities", "Collective", "Event", "Hierarchical", "PreparedCall", "ReduceOp", "Timings", "PasteLine"),
     *("Rule", "TextFinding", "RankInfo", "Progress", "NcclFacts", "Cost", "ExposedAxis", "GroupLinks", "LinkTable"),
     *("LatentAttention", "Memory", "NcclSettings", "StepCall", "Device", "Finding", "Level", "Link", "NcclGraph"),
-    *("Nic", "Node", "Numa", "Traffic"),
+    *("Nic", "Node", "Numa", "PlannedCall", "ReplaySide", "Traffic"),
 }
 """Classes whose values are shown as what they consist of. Widgets among them display themselves in a notebook."""
 
-ONLY_FROM_RANKS = {"EnvComparison", "ComputeRates", "Rehearsal", "NcclGraphs", "Visibility"}
+ONLY_FROM_RANKS = {"EnvComparison", "ComputeRates", "LiveTrace", "Rehearsal", "NcclGraphs", "TorchMesh", "Visibility"}
 """Classes that need minutes or hardware. Their own tests show one."""
 
 
@@ -48,6 +48,8 @@ def results() -> Iterator[Mapping[str, Any]]:
     measured = ml.example().query("mode == 'graph' and collective == 'all_reduce'")
     judgement, log = ml.judge(measured), ml.nccl_tests.read(LogMaker().text())
     explanation = ml.explain("node7:41:52 [0] NCCL WARN Call to connect to 10.0.0.4<41301> failed : Connection refused")
+    with ml.launch(4, backend="threads") as engines:
+        replay = ml.benchmark.replay(engines, ml.Trace.example())
     with ml.launch(2, backend="threads") as engines:
         plan = {"sizes": "1K, 4K", "sampling": Sampling(max_s=0.02, min_batches=6)}
         run = ml.bench(engines, **plan)
@@ -60,6 +62,7 @@ def results() -> Iterator[Mapping[str, Any]]:
             *(log, log.sections[0], ml.read(LogMaker().text()), judgement, judgement.verdict),
             *(explanation, explanation.paste, ml.example("tuning"), engines, run, run.estimate),
             ml.runs.RunData.load(Path(__file__).parent / "runs" / "data" / "schema_2"),
+            *(replay, ml.Job.preset("deepseek-v3").routing("ep=64", skew=0.8)),
             *(ml.compare(run, run), ml.benchmark.compare_now(engines, None, sides, sizes="1K", budget_s=0.2)),
         ]
         yield {type(value).__name__: value for value in values}

@@ -53,7 +53,7 @@ def job_from_trace(
     if missing:
         raise MeshError(
             f"a trace does not show {_listed(missing)} of the job",
-            hint="pass them" if model else Hint("pass them, or a preset such as {}", Argument("model", "llama3-8b")),
+            hint="pass them" if model else "pass them, or a preset such as model='llama3-8b'",
         )
     job = Job(**({"name": "job of a trace"} | facts)) if model is None else Job.preset(model, **facts)
     if n_steps is not None:
@@ -85,10 +85,9 @@ def _options(calls: CallList) -> dict[str, Any]:
     """Return the options of the job that its calls show."""
     facts: dict[str, Any] = {}
     data, tensor = _along_data(calls), [call for call in calls.calls if call.kind.axis == "tp"]
-    gathers, scatters, reductions = (
-        [call for call in data if call.kind.collective == name]
-        for name in ("all_gather", "reduce_scatter", "all_reduce")
-    )
+    gathers = [call for call in data if call.kind.collective == "all_gather"]
+    scatters = [call for call in data if call.kind.collective == "reduce_scatter"]
+    reductions = [call for call in data if call.kind.collective == "all_reduce"]
     if reductions and not gathers and not scatters:
         facts |= {"zero": 0, "gradient_dtype": _dtype(reductions)}
         facts |= {} if tensor else {"dtype": _dtype(reductions)}  # DDP reduces in the type of the weights

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from meshlab.analysis._turn_ratios import ratio_of_rounds
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, did_you_mean
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import THIN, format_size, format_time_us
 from meshlab.benchmark._bench import DEFAULT_COLLECTIVE, check_fit
 from meshlab.benchmark._preparation import usable_memory, voting_ranks
@@ -219,7 +220,10 @@ class _Lab:
         if not can_overlap(engines):
             raise BenchError(
                 "this MPI library cannot communicate in a second thread, so nothing overlaps",
-                hint="use another MPI library, or backend='threads'",
+                hint=Hint(
+                    "use another MPI library, or {}",
+                    Argument("backend", next(name for name in BACKENDS if BACKENDS[name].in_process)),
+                ),
             )
         can = engines.capabilities(engines.backend_of(mesh, name))
         n_hosts = len({info.host for info in engines.ranks})
@@ -292,7 +296,9 @@ def _choices(
         settings |= settings_for(can, collective)
     names = [part for part in parts if isinstance(part, str)]
     if names and len(names) < len(parts):
-        raise BenchError("options are either names or mappings, not both", hint="pass options=['buffers', 'max_ctas']")
+        raise BenchError(
+            "options are either names or mappings, not both", hint="pass names, such as 'buffers, max_ctas'"
+        )
     if names:
         check_options(names, can, collectives)
 

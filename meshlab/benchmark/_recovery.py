@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from meshlab.base._backends import BACKENDS
+from meshlab.base._collectives import usual_collective
 from meshlab.base._errors import BenchError, EngineError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_seconds
@@ -130,7 +131,7 @@ def _check_engines(engines: Engines, ways: Sequence[str]) -> None:
     if "shrink" in ways and not facts.survives:
         raise BenchError(
             f"the ranks of {engines.backend} do not survive the fault of another one, so none are left to go on",
-            hint=Hint("pass {}", Argument("ways", "restart")),
+            hint="pass ways='restart'",
         )
 
 
@@ -198,5 +199,5 @@ def _sentence(row: dict[str, Any]) -> str:
     )
     return (
         f"a rank that is {row['fault']} costs {format_seconds(row['total_s'])}{interval} until the first right "
-        f"all_reduce{ranks}{wrong}: {parts}"
+        f"{usual_collective('dp')}{ranks}{wrong}: {parts}"
     )

@@ -277,7 +277,7 @@ def _clock_check(remotes: Sequence[_Remote]) -> Check:
 
 
 def _folder_check(pool: ThreadPoolExecutor, remotes: Sequence[_Remote], shared: Path) -> Check:
-    fix = "choose a folder that all hosts see with --folder, and with folder= of launch()"
+    fix = "choose a folder that all hosts see with --folder, and with the argument folder of launch()"
     file = shared / f"doctor-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         shared.mkdir(mode=0o700, parents=True, exist_ok=True)

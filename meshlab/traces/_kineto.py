@@ -346,8 +346,8 @@ class _Reader:
         """Return the sender and the receiver of a message between this rank and the only other one of its group."""
         if collective not in MESSAGES or len(ranks) != 2 or self.rank not in ranks:
             return -1, -1
-        own, other = (int(rank) for rank in sorted(ranks, key=self.rank.__ne__))
-        return (own, other) if collective in SENDS else (other, own)
+        rank, peer = (int(rank) for rank in sorted(ranks, key=self.rank.__ne__))
+        return (rank, peer) if collective in SENDS else (peer, rank)
 
     def _step(self, time: float) -> int:
         """Return the number of the profiler's step at a time of the host, -1 outside all of them."""

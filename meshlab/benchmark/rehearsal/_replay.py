@@ -12,6 +12,7 @@ import numpy as np
 
 from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
+from meshlab.base._collectives import usual_collective
 from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
@@ -25,6 +26,7 @@ from meshlab.benchmark.rehearsal._session import (
     StepSession,
     check_collective,
     dtypes_of,
+    is_reduced_in_place,
     shared_bytes,
     sharing_of,
     step_of,
@@ -226,7 +228,9 @@ def _sides(engines: Engines, calls: CallList, against: Mapping[str, Any], option
 def _plan_of(engines: Engines, calls: CallList, axes: Sequence[str], options: OptionArguments) -> Plan:
     """Return the options as a plan, which checks them. Raise if the backend lacks one."""
     names = list(dict.fromkeys(kind.collective for kind in calls.kinds if find_collective(kind.collective).has_size))
-    plan = Plan([name for name in names if not find_collective(name).peers] or "all_reduce", axes, "1K", **options)
+    plan = Plan(
+        [name for name in names if not find_collective(name).peers] or usual_collective("dp"), axes, "1K", **options
+    )
     if plan.n_aggregated != 1:
         raise BenchError(
             "n_aggregated cannot be chosen for a replay, which makes each call of the trace", hint="omit it"
@@ -459,7 +463,7 @@ class _Session(StepSession):
 
 def _is_in_place(kind: CallKind) -> bool:
     """Return whether frameworks make a call in place: they reduce so, and gather weights, but not activations."""
-    return kind.collective == "all_reduce" or (
+    return is_reduced_in_place(kind.collective) or (
         kind.collective == "all_gather" and not _ACTIVATIONS & set(kind.axis.split("-"))
     )
 

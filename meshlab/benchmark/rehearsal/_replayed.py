@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base import _markup as markup
+from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._forwarding import implementation
 from meshlab.base._units import SEPARATOR, format_size, format_time_us
 from meshlab.benchmark.rehearsal._rehearsal import fraction
@@ -416,7 +417,7 @@ class Replay:
             notes.append(f"the trace contains no element type of {n:,} call{'s' * (n != 1)}")
         if calls.uneven:
             notes.append(f"{calls.uneven:,} calls with uneven chunks are replayed with equal ones")
-        if rooted := sum(1 for call in calls.calls if call.kind.collective in _ROOTED):
+        if rooted := sum(1 for call in calls.calls if COLLECTIVES[call.kind.collective].rooted):
             notes.append(f"the trace contains no root of {rooted:,} calls, which is the first rank of the group")
         if not self.overlaps and len(self.axes) > 1:
             notes.append("calls of different axes follow one another")
@@ -548,9 +549,6 @@ class Replay:
         notes = "".join(f'<div class="ml-sub">{markup.escape(text)}</div>' for text in sentences)
         subtitle = SEPARATOR.join([f"Replay of {len(self.call_list.calls):,} calls", self.where])
         return markup.card(self.headline, subtitle, *parts, notes)
-
-
-_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 
 
 def _median(values: Floats) -> float:

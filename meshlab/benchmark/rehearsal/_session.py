@@ -135,6 +135,12 @@ def dtypes_of(can: Capabilities, row: Collective) -> tuple[str, ...]:
     return can.reduce_dtypes if row.reduces and can.reduce_dtypes is not None else can.dtypes
 
 
+def is_reduced_in_place(collective: str) -> bool:
+    """Return whether frameworks make a call in place: one that leaves the sum of all ranks on each of them."""
+    row = find_collective(collective)
+    return row.reduces and not row.rooted and row.sends == row.receives
+
+
 def step_of(collective: str, dtype: str, axis: str, n: int, size: int, in_place: bool | None = None) -> Step:
     """Return the call of a job of about this size. By default, all_reduces work in place, as in frameworks."""
     row = find_collective(collective)
@@ -148,7 +154,7 @@ def step_of(collective: str, dtype: str, axis: str, n: int, size: int, in_place:
         op="sum" if row.reduces else None,
         dtype=find_dtype(dtype).name,
         root=0 if row.rooted else None,
-        in_place=collective == "all_reduce" if in_place is None else in_place,
+        in_place=is_reduced_in_place(collective) if in_place is None else in_place,
         mode="pipelined",
         axis=axis,
         n_ranks=n,
