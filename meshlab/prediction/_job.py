@@ -675,7 +675,7 @@ class Job:
         >>> import meshlab as ml
         >>> routing = ml.Job.preset("deepseek-v3", skew=0.5).routing("ep=32", ml.preset("dgx-h100", nodes=4))
         >>> routing
-        <Routing of DeepSeek-V3, ep=32: busiest rank 2.56 times the mean>
+        <Routing of DeepSeek-V3, ep=32: busiest rank 2.56 times the mean; next: .explain(), .balanced(), .plot()>
         >>> routing.loads().busiest_nic, routing.balanced(replicas=32).imbalance.__round__(2)
         ('node1/NIC0', 1.15)
         """

@@ -463,9 +463,9 @@ class _Session(StepSession):
 
 def _is_in_place(kind: CallKind) -> bool:
     """Return whether frameworks make a call in place: they reduce so, and gather weights, but not activations."""
-    return is_reduced_in_place(kind.collective) or (
-        kind.collective == "all_gather" and not _ACTIVATIONS & set(kind.axis.split("-"))
-    )
+    row = find_collective(kind.collective)
+    gathers = row.sends == "count" and row.receives == "count x n" and not row.rooted
+    return is_reduced_in_place(kind.collective) or (gathers and not _ACTIVATIONS & set(kind.axis.split("-")))
 
 
 def _places(trace: Trace, backend: str) -> tuple[str, str]:
