@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._errors import MeshError
 from meshlab.base._hints import Argument, Hint
 from meshlab.comm._elements import DTYPES
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _SHARDING = {"dp", "dp_shard"}
 _GATHERED_TWICE = 1.5  # all_gathers per reduce_scatter, from which weights are gathered in both passes
 _ALIKE = 1.25  # ratio of two volumes that do not contradict each other
+_REDUCES = ("scattering", "reduction")  # roles of calls that add up gradients
 _NEEDED = ("layers", "hidden", "heads", "sequence", "global_batch")
 
 
@@ -85,9 +87,9 @@ def _options(calls: CallList) -> dict[str, Any]:
     """Return the options of the job that its calls show."""
     facts: dict[str, Any] = {}
     data, tensor = _along_data(calls), [call for call in calls.calls if call.kind.axis == "tp"]
-    gathers = [call for call in data if call.kind.collective == "all_gather"]
-    scatters = [call for call in data if call.kind.collective == "reduce_scatter"]
-    reductions = [call for call in data if call.kind.collective == "all_reduce"]
+    gathers, scatters, reductions = (
+        [call for call in data if _role(call) == role] for role in ("gathering", *_REDUCES)
+    )
     if reductions and not gathers and not scatters:
         facts |= {"zero": 0, "gradient_dtype": _dtype(reductions)}
         facts |= {} if tensor else {"dtype": _dtype(reductions)}  # DDP reduces in the type of the weights
@@ -95,7 +97,7 @@ def _options(calls: CallList) -> dict[str, Any]:
         # As many gathers as reductions could also be those of an optimizer that shards its state.
         facts |= {"zero": 3, "reshard": True, "gradient_dtype": _dtype(scatters), "dtype": _dtype(gathers)}
     if tensor:
-        facts |= {"sequence_parallel": any(call.kind.collective == "reduce_scatter" for call in tensor)}
+        facts |= {"sequence_parallel": any(_role(call) == "scattering" for call in tensor)}
         facts |= {"dtype": _dtype(tensor)}
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -114,13 +116,13 @@ def _sizes(calls: CallList, n_steps: int | None, facts: Mapping[str, Any]) -> di
     if n_steps is None or not is_whole or facts.get("experts"):
         return sizes
     data = _along_data(calls)
-    name = {0: "all_reduce", 3: "reduce_scatter"}.get(facts.get("zero", -1))
-    gradients = [call for call in data if call.kind.collective == name]
+    role = {0: "reduction", 3: "scattering"}.get(facts.get("zero", -1))
+    gradients = [call for call in data if _role(call) == role]
     n_micro = facts.get("global_batch", 0) / facts.get("micro_batch", 1) / (calls.mesh.world_size // shape.get("cp", 1))
-    if not gradients or (name == "reduce_scatter" and n_micro != 1):
+    if not gradients or (role == "scattering" and n_micro != 1):
         return sizes
     per_rank = n_steps * len({call.groups[0] for call in gradients})
-    if name == "reduce_scatter":
+    if role == "scattering":
         most = _most_common_size(gradients)
         n_layers = sum(call.kind.size_bytes == most for call in gradients) / per_rank
         sizes |= {"layers": int(n_layers)} if n_layers.is_integer() else {}
@@ -128,6 +130,16 @@ def _sizes(calls: CallList, n_steps: int | None, facts: Mapping[str, Any]) -> di
         itemsize = DTYPES[str(facts.get("gradient_dtype", "float32"))].itemsize
         sizes["parameters"] = float(sum(call.kind.size_bytes for call in gradients)) / itemsize / per_rank
     return sizes
+
+
+def _role(call: RecordedCall) -> str:
+    """Return what a call does for sharded weights: gather them, scatter sums of gradients, or leave them everywhere."""
+    row = COLLECTIVES[call.kind.collective]
+    if row.rooted or row.peers or row.sends == row.receives != "count":
+        return ""
+    if not row.reduces:
+        return "gathering" if row.sends == "count" and row.has_total_size else ""
+    return "scattering" if row.has_total_size else "reduction"
 
 
 def _along_data(calls: CallList) -> list[RecordedCall]:

@@ -417,7 +417,7 @@ def _uneven_prediction(
     chosen = [name for name, _ in _by_axis(request.mesh, axis, collectives, request.source)]
     groups = [request.mesh[name] for name in chosen]
     if axis is None and not isinstance(collectives, Mapping):
-        exchanges = [name for name in chosen if usual_collective(name) == "all_to_all"]
+        exchanges = [name for name in chosen if usual_collective(name) == usual_collective("ep")]
         if traffic.n_ranks is not None:
             chosen = [part.name for part in groups if part.size == traffic.n_ranks]
         elif exchanges:
@@ -571,7 +571,12 @@ class _Request(NamedTuple):
         call: dict[str, Any] = {"collective": TRAFFIC, "traffic": largest}
         call["busiest_nic"] = link_loads(placement, axis, traffic=largest).busiest_nic
         for line in self._modelled(
-            axis, "all_to_all", np.array(sorted(by_size), dtype=np.float64), links.rows(row), of_group, factors
+            axis,
+            usual_collective("ep"),
+            np.array(sorted(by_size), dtype=np.float64),
+            links.rows(row),
+            of_group,
+            factors,
         ):
             yield replace(line, **call)
 

@@ -299,7 +299,8 @@ class Routing:
         return implementation(Routing._figure_html)(self)
 
     def __repr__(self) -> str:
-        return f"<Routing of {self.title}: busiest rank {self.imbalance:.3g} times the mean; next: .explain(), .balanced(), .plot()>"
+        busiest = f"busiest rank {self.imbalance:.3g} times the mean"
+        return f"<Routing of {self.title}: {busiest}; next: .explain(), .balanced(), .plot()>"
 
     def _repr_html_(self) -> str:
         sentences = "".join(f"<div>{markup.escape(line)}</div>" for line in self._sentences())
