@@ -1,4 +1,4 @@
-"""The site is built without a warning, has a page for each public name, and its pages can be read on phones and by all."""
+"""The site is built without a warning and has a page for each public name. Its pages fit phones and pass axe."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(ROOT / name, folder / name, ignore=ignored if name == "docs" else None)
         else:
             shutil.copy(ROOT / name, folder)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", "site"]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False

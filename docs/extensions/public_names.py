@@ -37,7 +37,7 @@ def _names(module: ModuleType) -> list[str]:
     return [name for name in dir(module) if not name.startswith("_") and not inspect.ismodule(getattr(module, name))]
 
 
-def write_pages(app: Any) -> None:
+def write_pages(app: Any, config: Any) -> None:
     """Write a page for each namespace. A name that is also at the top has its page there."""
     folder = Path(app.srcdir) / "reference"
     first: dict[int, str] = {}  # the page of an object that several namespaces export
@@ -71,6 +71,6 @@ def adapt(app: Any, page: str, source: list[str]) -> None:
 
 def setup(app: Any) -> dict[str, bool]:
     """Write the pages before Sphinx reads them."""
-    app.connect("builder-inited", write_pages, priority=100)
+    app.connect("config-inited", write_pages)
     app.connect("source-read", adapt)
     return {"parallel_read_safe": True}
