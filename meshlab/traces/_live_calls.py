@@ -18,7 +18,7 @@ from meshlab.traces._rank_trace import ProcessGroup, RankTrace
 from meshlab.traces._tables import MOSTLY
 
 _KEPT_BYTES = 64 << 20  # lines for the snapshot of a trace
-_MOST_OPEN = 4096  # calls of a communicator that wait for lines of other ranks
+_MOST_OPEN = 1 << 18  # durations of a communicator that wait for other ranks, many while a reader catches up
 _MOST_LATENESSES = 1000  # of a rank in a communicator, for their median
 _MOST_GAPS = 1000  # between the numbers of the calls of a rank, of small messages that the plugin leaves out
 _FEWEST = 4  # calls by which a rank is named late
@@ -170,7 +170,7 @@ class LiveCalls:
         durations = comm.pending.setdefault(key, {})
         durations[position] = duration
         if len(durations) < comm.n_ranks:
-            if len(comm.pending) > _MOST_OPEN:
+            if len(comm.pending) * comm.n_ranks > _MOST_OPEN:
                 del comm.pending[next(iter(comm.pending))]
             return
         del comm.pending[key]

@@ -225,7 +225,16 @@ def test_arbitrary_chunks_are_the_whole_file(
     assert live.trace().frame().equals(whole.frame())
 
 
-def test_memory_is_bounded_for_ranks_whose_calls_never_match() -> None:
+def test_a_reader_that_catches_up_matches_all_calls() -> None:
+    calls = LiveCalls(10.0)
+    for rank in range(2):  # the whole file of one rank before that of the other
+        calls.add([line(rank, number, 9.0).encode() for number in range(6000)], f"log{rank}", 0.0)
+    (comm,) = calls.comms.values()
+    assert (comm.n_matched, len(comm.pending)) == (6000, 0)
+
+
+def test_memory_is_bounded_for_ranks_whose_calls_never_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshlab.traces._live_calls._MOST_OPEN", 8192)
     calls = LiveCalls(10.0)
     for begin in range(0, 20_000, 1000):
         calls.add([line(0, number, 9.0).encode() for number in range(begin, begin + 1000)], "log", 0.0)
