@@ -613,9 +613,11 @@ class Layouts:
         """Describe the layouts that exceed the memory, with the change that makes the nearest of them fit."""
         needed, limit = float(self._memory[self._order[i]]), self._hardware.memory
         fix = memory_fix(self.job, degrees_at(self._degrees, np.array([i])), limit)
+        exceed = "layout exceeds the memory and comes" if over == 1 else "layouts exceed the memory and come"
+        nearest = "It" if over == 1 else "The nearest of them"
         return (
-            f"By this estimate, {over:,} layout{'s' * (over != 1)} exceed{'s' * (over == 1)} the memory and come last. "
-            f"The nearest of them, {self._text(i)}, needs {needed / 2**30:.0f} of {limit / 2**30:.0f}{THIN}GiB: {fix}."
+            f"By this estimate, {over:,} {exceed} last. {nearest}, {self._text(i)}, needs {needed / 2**30:.0f} of "
+            f"{limit / 2**30:.0f}{THIN}GiB: {fix}."
         )
 
     def _size(self, i: int, role: str) -> int:

@@ -290,7 +290,7 @@ def test_many_group_sets_close_the_least_used(thread_engines: ml.Engines) -> Non
 def test_reprs_show_system_and_state(engines: ml.Engines) -> None:
     where = engines.ranks[0].capabilities.where
     assert where in ("MPI on this CPU", "Gloo on this CPU", "threads in this process")
-    assert repr(engines) == f"<Engines: 4 ranks · {where}, ready>"
+    assert repr(engines).startswith(f"<Engines: 4 ranks · {where}, ready; next: .verify(mesh), ")
     page = engines._repr_html_()
     assert where in page
     assert len(re.findall("<tr>", page)) == 5

@@ -12,7 +12,8 @@ import meshlab as ml
 
 HERE = Path(__file__).parent
 
-collect_ignore = ["compile_kernels.py"]  # a script that imports CuPy
+# Scripts that import CuPy or torch
+collect_ignore = ["compile_kernels.py", "follow_inspector.py", "record_traces.py", "replay_traces.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

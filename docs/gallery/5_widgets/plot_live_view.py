@@ -6,6 +6,8 @@ A notebook shows a run as a :class:`meshlab.widgets.LiveView`, with its progress
 that pause or stop it.
 """
 
+# sphinx_gallery_thumbnail_path = "_static/widgets/live_view.png"
+
 import meshlab as ml
 
 with ml.launch(2, backend="threads") as engines:

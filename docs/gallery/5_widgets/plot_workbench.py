@@ -7,6 +7,8 @@ two candidates. In a notebook, everything in the picture can be picked. Below is
 without Python.
 """
 
+# sphinx_gallery_thumbnail_path = "_static/widgets/workbench.png"
+
 import meshlab as ml
 
 cluster = ml.preset("dgx-h100", nodes=4)

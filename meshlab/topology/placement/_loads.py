@@ -173,7 +173,7 @@ def plain_algorithm(collective: str) -> str:
     return "p2p" if "p2p" in COLLECTIVES[collective].traffic else "ring"
 
 
-TRAFFIC = "all_to_all_v"
+TRAFFIC = next(name for name, facts in COLLECTIVES.items() if facts.counted)
 """The collective that takes a traffic."""
 
 
