@@ -115,8 +115,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize(("width", "theme"), [(390, "light"), (1400, "dark")])
 def test_pages_pass_axe_and_fit_the_screen(site: Path, browser: Any, width: int, theme: str) -> None:
     package = pytest.importorskip("axe_playwright_python")
     axe = (Path(package.__file__).parent / "axe.min.js").read_text(encoding="utf-8")

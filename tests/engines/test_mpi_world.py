@@ -104,7 +104,9 @@ def test_of_processes_that_mpi_does_not_connect_only_the_first_reports_it() -> N
     ]
     assert [process.returncode for process in done] == [2, 0]
     assert done[0].stderr.startswith("meshlab: srun started 2 processes, but MPICH")
-    assert done[0].stderr.endswith("finds only one of them; start them with srun --mpi=pmi2\nmore: meshlab docs hangs\n")
+    assert done[0].stderr.endswith(
+        "finds only one of them; start them with srun --mpi=pmi2\nmore: meshlab docs hangs\n"
+    )
     assert not any(process.stdout for process in done)
     assert not done[1].stderr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -114,7 +115,7 @@ def test_a_tuning_beside_a_product_measures_pairs_over_mpi(mpi_engines: ml.Engin
     assert tuning.system["beside"] == "32 × 16 × 8 float32"
     assert "beside a product of 32 × 16 × 8 float32" in str(tuning)
     assert tuning.trials["compute_us"].gt(0).all()
-    assert "all_reduce with its product: " in tuning.verdicts[0]
+    assert re.match("all_reduce(?: with its product)?: ", tuning.verdicts[0])  # the first if an option is faster
 
 
 def test_without_confirmation_nothing_is_confirmed(thread_engines: ml.Engines) -> None:
