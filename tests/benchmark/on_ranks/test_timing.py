@@ -98,7 +98,8 @@ def test_all_ranks_stop_at_the_same_batch_with_a_reason(engines: ml.Engines) -> 
         assert len({tuple(one.is_warmup) for one in batches}) == 1
         assert {value.n_wrong for value in values} == {None}
         # Three single calls and the batches for warm-up are kept and marked, and possibly some slow batches after them.
-        assert batches[0].is_warmup[: 3 + sampling.warmup_batches].all()
+        # If a rank waits for a core for longer than the step may take, the time is up before the warm-up ends.
+        assert batches[0].is_warmup[: 1 if reason == "time" else 3 + sampling.warmup_batches].all()
         assert batches[0].calls[:3].tolist() == [1, 1, 1]
         assert (~batches[0].is_warmup).sum() >= 6
 
