@@ -373,8 +373,8 @@ def test_the_shells_of_ranks_without_mpi_share_out_their_numbers(tmp_path: Path)
 def test_every_rank_that_is_killed_is_named_and_no_other(victims: tuple[int, ...], text: str | None) -> None:
     # mpiexec kills the other ranks as soon as one has ended.
     with ml.launch(3, backend="mpi", timeout_s=120) as engines:
-        for rank in victims:
-            os.kill(engines.ranks[rank].pid, signal.SIGKILL)
+        for pid in [engines.ranks[rank].pid for rank in victims]:  # looked up before the first signal
+            os.kill(pid, signal.SIGKILL)
         with pytest.raises(EngineError, match=text) as caught:
             engines.run(lambda comm: comm.barrier(), deadline_s=60)
     named = {int(number) for number in re.findall(r"rank (\d+)", str(caught.value))}
