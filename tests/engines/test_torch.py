@@ -390,7 +390,7 @@ def test_a_script_that_destroys_the_group_can_run_again(engines: ml.Engines) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.long
 def test_a_rank_that_does_not_come_is_named_and_a_restart_opens_torch_again(engines: ml.Engines) -> None:
     with pytest.raises(EngineError, match="no progress within 3") as late:
         engines.run(sleeps_on, MESH, arguments=(3,), deadline_s=3)

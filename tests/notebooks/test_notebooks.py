@@ -101,7 +101,8 @@ def test_a_notebook_that_this_machine_cannot_execute_is_skipped(tmp_path: Path) 
 
 
 # The browser tests run the first notebook too, and look at more than its outputs. The shortest one always runs.
-MARKS = {"01_first_mesh": [pytest.mark.long], "07_what_went_wrong": []}
+LONG = ("01_first_mesh", "09_own_torch_code", "10_uneven_traffic")
+MARKS = {"07_what_went_wrong": []} | {name: [pytest.mark.long] for name in LONG}
 PACKAGES = {"09_own_torch_code": ("torch", "sympy")}  # that are not installed with the tests
 RUNS = [pytest.param(path, id=path.stem, marks=MARKS.get(path.stem, [pytest.mark.full])) for path in NOTEBOOKS]
 
