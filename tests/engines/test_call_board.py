@@ -298,7 +298,8 @@ def test_any_sequence_passes_and_any_difference_is_found(
     if sequence[where % len(sequence)][0] != "barrier":
         # A size that no other call has is new on that rank, so the rank cannot launch it.
         different = run_ranks(tmp_path, lambda comm: run(comm, True), checks=checks)
-        assert "ranks disagree" in different[1].error
+        assert different[1].error  # also if the other rank was first to see the difference, which releases this one
+        assert any("ranks disagree" in rank.error for rank in different)
 
 
 def test_the_checksum_of_a_batch_depends_on_all_its_collectives() -> None:
