@@ -10,36 +10,17 @@ import numpy as np
 
 from meshlab.base._errors import BenchError
 from meshlab.base._units import THIN, format_size, format_time_us
-from meshlab.plots._style import (
-    PALETTE,
-    PREVIOUS,
-    Margins,
-    axes_size,
-    legend_above,
-    light_grid,
-    open_axes,
-    reserve,
-    set_height,
-    set_title,
-    text_width,
-    tick_size,
-    wrap_words,
-    write_beside,
-)
+from meshlab.plots._style import PALETTE, PREVIOUS, axes_size, legend_above, set_title, wrap_words, write_beside
+from meshlab.plots._time_bars import GAP, TEXT, Line, check_frame, filled, fit_height, ink, lay_out, open_bars
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_TEXT = 9.0
-_ROW, _GAP = 19.0, 12.0  # height of a bar, and the gap between two calls, in points
-# Width of a new figure in points, and the place of its axes until their labels are known.
-_SIDE, _MARGINS = 576.0, Margins(57.0, 57.0, 57.0, 57.0)
-_BELOW = 40.0  # height of the labels below the axes, in points
+_ROW = 19.0  # height of a bar, in points
 _NEEDED = ("collective", "size_bytes", "m", "n", "k", "dtype", "option", "both_us", "exposed_us", "communication_us")
 _CASE = list(_NEEDED[:6])
 _MOST_OPTIONS = 8
-_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
 _BEST = PALETTE[2]
 
 
@@ -88,39 +69,22 @@ def overlap(frame: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     >>> [label.get_text() for label in ax.get_yticklabels()]
     ['all_reduce, 16\u2009MiB', '≤ 8 CTAs', 'default']
     """
-    missing = [name for name in _NEEDED if name not in frame]
-    if missing:
-        raise BenchError(f"the frame lacks {', '.join(missing)}; pass the result of benchmark.overlap()")
+    check_frame(frame, _NEEDED, "benchmark.overlap()")
     measured = frame[frame["both_us"].notna()]
     if measured.empty:
         raise BenchError("the frame has no measured rows, so there is nothing to draw")
     is_new = ax is None
-    ax = open_axes(ax, _SIDE, _SIDE, _MARGINS)
+    ax = open_bars(ax)
     rows = list(_rows(measured))
     bars = [row.values for row in rows if row.values is not None]
     longest = max(max(bar.get("exposed_us_hi") or 0, bar["exposed_us"], bar["communication_us"]) for bar in bars)
-    scale, unit = next(((scale, unit) for scale, unit in _UNITS if longest >= scale), _UNITS[-1])
-    size = tick_size()
-    left = max(text_width(row.label, size, weight="bold" if row.values is None else "normal") for row in rows) + 18
-    texts = [_text(row) for row in rows]
-    reserve(ax, left=left, right=max(text_width(text, _TEXT) for text in texts) + 16, below=_BELOW)
     lowest = min(0.0, *(bar["exposed_us"] for bar in bars))
-    ax.set_xlim(lowest / scale, longest / scale * 1.02)
-    for row, text in zip(rows, texts, strict=True):
-        _draw_row(ax, row, scale, text)
-    ax.set_ylim(rows[-1].place + 0.6, -0.6)
-    ax.set_yticks([row.place for row in rows], [row.label for row in rows])
-    for label, row in zip(ax.get_yticklabels(), rows, strict=True):
-        label.set_fontweight("bold" if row.values is None else "normal")
-        label.set_parse_math(False)
-    ax.tick_params(axis="y", length=0)
-    ax.set_xlabel(f"time that the call adds to the product ({unit})")
-    light_grid(ax, "x")
+    lines = [Line(row.place, row.label, _text(row), row.values is None) for row in rows]
+    scale = lay_out(ax, lines, (lowest, longest), "time that the call adds to the product")
+    for row, line in zip(rows, lines, strict=True):
+        _draw_row(ax, row, scale, line.text)
     above = _set_legend_and_title(ax, rows, measured)
-    if is_new:
-        set_height(ax, (rows[-1].place + 1) * _ROW, above=above, below=_BELOW)
-    else:
-        reserve(ax, above=above)
+    fit_height(ax, lines, _ROW, above, is_new=is_new)
     return ax
 
 
@@ -138,7 +102,7 @@ def _rows(frame: pd.DataFrame) -> Iterator[_Row]:
             place += 1
             is_best = number == 0 and values.get("gain_lo", 0) > 0
             yield _Row(place, str(values["option"]), {str(name): value for name, value in values.items()}, is_best)
-        place += 1 + _GAP / _ROW
+        place += 1 + GAP / _ROW
 
 
 def _text(row: _Row) -> str:
@@ -157,20 +121,14 @@ def _draw_row(ax: Axes, row: _Row, scale: float, text: str) -> None:
         return
     exposed, alone = (float(row.values[name]) / scale for name in ("exposed_us", "communication_us"))
     color = _BEST if row.is_best else PALETTE[0] if row.values["option"] == "default" else PREVIOUS
-    ax.barh(row.place, exposed, height=0.62, facecolor=color, edgecolor="none", linewidth=0)
+    ax.barh(row.place, exposed, height=0.62, **filled(color))
     low, high = (float(row.values.get(f"exposed_us_{end}", np.nan)) / scale for end in ("lo", "hi"))
     end = max(exposed, alone)
     if np.isfinite([low, high]).all():
-        ax.hlines(row.place, low, high, color=_ink(), linewidth=1.2, gid="interval")
+        ax.hlines(row.place, low, high, color=ink(), linewidth=1.2, gid="interval")
         end = max(end, high)
-    ax.vlines(alone, row.place - 0.38, row.place + 0.38, color=_ink(), linewidth=1.6)
+    ax.vlines(alone, row.place - 0.38, row.place + 0.38, color=ink(), linewidth=1.6)
     write_beside(ax, text, (end, row.place), (5, 0), xycoords="data", va="center", gid="value")
-
-
-def _ink() -> str:
-    import matplotlib as mpl
-
-    return str(mpl.rcParams["text.color"])
 
 
 def _set_legend_and_title(ax: Axes, rows: list[_Row], frame: pd.DataFrame) -> float:
@@ -184,9 +142,9 @@ def _set_legend_and_title(ax: Axes, rows: list[_Row], frame: pd.DataFrame) -> fl
     if any(row.is_best for row in rows):
         handles.append(Patch(label="fastest pair, clearly", facecolor=_BEST))
     tick: dict[str, Any] = {"marker": "|", "markersize": 9, "linestyle": "none", "markeredgewidth": 1.6}
-    handles.append(Line2D([], [], color=_ink(), label="the call alone", **tick))
+    handles.append(Line2D([], [], color=ink(), label="the call alone", **tick))
     if "exposed_us_lo" in frame and frame["exposed_us_lo"].notna().any():
-        handles.append(Line2D([], [], color=_ink(), linewidth=1.2, label="95 % interval"))
+        handles.append(Line2D([], [], color=ink(), linewidth=1.2, label="95 % interval"))
     height = legend_above(ax, handles)
     first = frame.iloc[0]
     sides = [str(first[name]) for name in ("m", "n", "k")]
@@ -194,5 +152,5 @@ def _set_legend_and_title(ax: Axes, rows: list[_Row], frame: pd.DataFrame) -> fl
     is_one = len(frame[_CASE[2:]].drop_duplicates()) == 1
     parts = ["exposed beside a product", *([f"{shape} {first['dtype']}"] if is_one else [])]
     library = frame.attrs.get("where", "")
-    notes = wrap_words(str(frame.attrs.get("verdict", "")), axes_size(ax)[0] + 80, _TEXT).split("\n")
+    notes = wrap_words(str(frame.attrs.get("verdict", "")), axes_size(ax)[0] + 80, TEXT).split("\n")
     return set_title(ax, [*parts, library] if library else parts, note=[note for note in notes if note], gap=height)

@@ -8,39 +8,38 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.base._errors import BenchError
 from meshlab.base._units import SEPARATOR, format_time_us
 from meshlab.plots._style import (
     PALETTE,
     PREVIOUS,
-    Margins,
     axes_size,
-    figure_svg,
     legend_above,
-    light_grid,
-    open_axes,
-    reserve,
     room_right,
-    set_height,
     set_title,
-    text_width,
-    tick_size,
     wrap_words,
     write_beside,
+)
+from meshlab.plots._time_bars import (
+    GAP,
+    TEXT,
+    Line,
+    bars_svg,
+    check_frame,
+    filled,
+    fit_height,
+    hatched,
+    ink,
+    lay_out,
+    open_bars,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_TEXT = 9.0
-_ROW, _GAP = 27.0, 12.0  # height of a bar with its prediction, and the gap between two layouts, in points
-# Width of a new figure in points, and the place of its axes until their labels are known.
-_SIDE, _MARGINS = 576.0, Margins(57.0, 57.0, 57.0, 57.0)
-_BELOW = 40.0  # height of the labels below the axes, in points
+_ROW = 27.0  # height of a bar with its prediction, in points
 _NEEDED = ("layout", "part", "axis", "exposed_us", "hidden_us", "alone_us", "step_us")
 _MOST_LAYOUTS = 8
-_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
 _COLORS = PALETTE[:6]
 
 
@@ -94,20 +93,14 @@ def rehearsal(frame: pd.DataFrame, *, verdict: str = "", ax: Axes | None = None)
     >>> ax.get_xlabel(), [label.get_text() for label in ax.get_yticklabels()]
     ('time (ms)', ['dp=2', 'dp'])
     """
-    missing = [name for name in _NEEDED if name not in frame]
-    if missing or frame.empty:
-        fault = f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else "is empty"
-        raise BenchError(f"the frame {fault}; pass the result of Rehearsal.frame()")
-    return _draw(open_axes(ax, _SIDE, _SIDE, _MARGINS), frame, verdict, is_new=ax is None)
+    check_frame(frame, _NEEDED, "Rehearsal.frame()")
+    return _draw(open_bars(ax), frame, verdict, is_new=ax is None)
 
 
 def rehearsal_html(frame: pd.DataFrame) -> str:
     """Return the figure of a rehearsal as an ``<svg>`` element, which follows the theme of the page."""
-    from matplotlib.figure import Figure
-
-    figure = Figure((_SIDE / 72, _SIDE / 72))
-    _draw(figure.add_axes(_MARGINS.box(_SIDE, _SIDE)), frame, "", is_new=True)
-    return figure_svg(figure, label=f"training steps: {', '.join(map(str, frame['layout'].unique()))}")
+    label = f"training steps: {', '.join(map(str, frame['layout'].unique()))}"
+    return bars_svg(lambda ax: _draw(ax, frame, "", is_new=True), label)
 
 
 def _draw(ax: Axes, frame: pd.DataFrame, verdict: str, *, is_new: bool) -> Axes:
@@ -121,27 +114,13 @@ def _draw(ax: Axes, frame: pd.DataFrame, verdict: str, *, is_new: bool) -> Axes:
     rows = _rows(frame, names)
     axes = list(frame["axis"].dropna().unique())
     colors = {axis: _COLORS[number % len(_COLORS)] for number, axis in enumerate(axes)}
-    longest = _longest(rows)
-    scale, unit = next(((scale, unit) for scale, unit in _UNITS if longest >= scale), _UNITS[-1])
-    size = tick_size()
-    left = max(text_width(row.label, size, weight="bold" if row.is_step else "normal") for row in rows) + 18
-    texts = [_text(row, is_long=axes_size(ax)[0] > 420) for row in rows]
-    reserve(ax, left=left, right=max(text_width(text, _TEXT) for text in texts) + 16, below=_BELOW)
-    ax.set_xlim(0, longest / scale * 1.02)
-    for row, text in zip(rows, texts, strict=True):
-        _draw_row(ax, row, colors, scale, text)
-    ax.set_ylim(rows[-1].place + 0.6, -0.6)
-    ax.set_yticks([row.place for row in rows], [row.label for row in rows])
-    for label, row in zip(ax.get_yticklabels(), rows, strict=True):
-        label.set_fontweight("bold" if row.is_step else "normal")
-    ax.tick_params(axis="y", length=0)
-    ax.set_xlabel(f"time ({unit})")
-    light_grid(ax, "x")
+    is_long = axes_size(ax)[0] > 420
+    lines = [Line(row.place, row.label, _text(row, is_long=is_long), row.is_step) for row in rows]
+    scale = lay_out(ax, lines, (0, _longest(rows)), "time")
+    for row, line in zip(rows, lines, strict=True):
+        _draw_row(ax, row, colors, scale, line.text)
     above = _set_legend_and_title(ax, rows, frame, verdict, notes)
-    if is_new:
-        set_height(ax, (rows[-1].place + 1) * _ROW, above=above, below=_BELOW)
-    else:
-        reserve(ax, above=above)
+    fit_height(ax, lines, _ROW, above, is_new=is_new)
     return ax
 
 
@@ -155,7 +134,7 @@ def _rows(frame: pd.DataFrame, names: Sequence[str]) -> list[_Row]:
         for axis in parts["axis"].dropna():
             place += 1
             rows.append(_Row(place, str(axis), parts[parts["axis"] == axis], is_step=False))
-        place += 1 + _GAP / _ROW
+        place += 1 + GAP / _ROW
     return rows
 
 
@@ -198,9 +177,9 @@ def _draw_row(ax: Axes, row: _Row, colors: dict[str, str], scale: float, text: s
     for _, values in row.parts.iterrows():
         exposed = float(values["exposed_us"]) / scale
         if values["part"] == "communication":
-            style = _filled(colors[values["axis"]])
+            style = filled(colors[values["axis"]])
         else:
-            style = _filled(PREVIOUS) if values["part"] == "compute" else _hatched(PREVIOUS)
+            style = filled(PREVIOUS) if values["part"] == "compute" else hatched(PREVIOUS)
         ax.barh(row.place, exposed, left=start, height=0.62 if row.is_step else 0.44, **style)
         start += exposed
     if row.is_step and _bubble(row):
@@ -210,38 +189,23 @@ def _draw_row(ax: Axes, row: _Row, colors: dict[str, str], scale: float, text: s
     if not row.is_step:
         values = row.parts.iloc[0]
         color, hidden = colors[values["axis"]], float(values["hidden_us"]) / scale
-        ax.barh(row.place, hidden, left=start, height=0.44, **_hatched(color))
+        ax.barh(row.place, hidden, left=start, height=0.44, **hatched(color))
         start += hidden
         alone = float(values["alone_us"]) / scale
-        ax.vlines(alone, row.place - 0.3, row.place + 0.3, color=_ink(), linewidth=1.6)
+        ax.vlines(alone, row.place - 0.3, row.place + 0.3, color=ink(), linewidth=1.6)
         low, middle, high = (
             float(values.get(name, np.nan)) / scale for name in ("predicted_us_lo", "predicted_us", "predicted_us_hi")
         )
         if np.isfinite([low, middle, high]).all():
-            ax.hlines(row.place + 0.37, low, high, color=_ink(), linewidth=1.2)
-            ax.plot(middle, row.place + 0.37, marker="d", markersize=4, color=_ink(), linestyle="none")
+            ax.hlines(row.place + 0.37, low, high, color=ink(), linewidth=1.2)
+            ax.plot(middle, row.place + 0.37, marker="d", markersize=4, color=ink(), linestyle="none")
             start = max(start, min(high, ax.get_xlim()[1]))
         start = max(start, alone)
     write_beside(ax, text, (start, row.place), (5, 0), xycoords="data", va="center", gid="value")
 
 
-def _hatched(color: str) -> dict[str, Any]:
-    # Without a fill, because SVG patterns ignore its opacity.
-    return {"facecolor": "none", "edgecolor": color, "hatch": "////", "linewidth": 0.8}
-
-
-def _filled(color: str) -> dict[str, Any]:
-    return {"facecolor": color, "edgecolor": "none", "linewidth": 0}
-
-
 def _outlined() -> dict[str, Any]:
     return {"facecolor": "none", "edgecolor": PREVIOUS, "linestyle": (0, (2, 1.5)), "linewidth": 1.2}
-
-
-def _ink() -> str:
-    import matplotlib as mpl
-
-    return str(mpl.rcParams["text.color"])
 
 
 def _set_legend_and_title(
@@ -253,24 +217,24 @@ def _set_legend_and_title(
 
     color = _COLORS[0]
     handles: list[Any] = [
-        Patch(label="computation", **_filled(PREVIOUS)),
-        Patch(label="its slowdown", **_hatched(PREVIOUS)),
-        Patch(label="exposed", **_filled(color)),
-        Patch(label="hidden", **_hatched(color)),
+        Patch(label="computation", **filled(PREVIOUS)),
+        Patch(label="its slowdown", **hatched(PREVIOUS)),
+        Patch(label="exposed", **filled(color)),
+        Patch(label="hidden", **hatched(color)),
         Line2D(
-            [], [], color=_ink(), marker="|", markersize=9, linestyle="none", markeredgewidth=1.6, label="on its own"
+            [], [], color=ink(), marker="|", markersize=9, linestyle="none", markeredgewidth=1.6, label="on its own"
         ),
     ]
     if any(_bubble(row) for row in rows):
         handles.insert(2, Patch(label="bubble (computed)", **_outlined()))
     if "predicted_us" in frame and frame["predicted_us"].notna().any():
-        handles.append(Line2D([], [], color=_ink(), marker="d", markersize=4, linewidth=1.2, label="predicted"))
+        handles.append(Line2D([], [], color=ink(), marker="d", markersize=4, linewidth=1.2, label="predicted"))
     height = legend_above(ax, handles)
     where = str(frame.attrs.get("where", ""))
     return set_title(
         ax,
         [part for part in ("training step", where) if part],
         verdict=verdict,
-        note=wrap_words(SEPARATOR.join(notes), 0.98 * room_right(ax) - 8, _TEXT).split("\n") if notes else (),
+        note=wrap_words(SEPARATOR.join(notes), 0.98 * room_right(ax) - 8, TEXT).split("\n") if notes else (),
         gap=height,
     )

@@ -63,7 +63,9 @@ def test_no_text_leaves_the_figure(style: str, width: float) -> None:
 
 
 def test_a_frame_of_something_else_is_rejected() -> None:
-    with pytest.raises(BenchError, match=r"the frame lacks collective, .*; pass the result of benchmark.overlap\(\)"):
+    with pytest.raises(
+        BenchError, match=r"the frame lacks the columns collective, .*; pass the result of benchmark.overlap\(\)"
+    ):
         ml.plot.overlap(pd.DataFrame({"size_bytes": [1]}))
     with pytest.raises(BenchError, match="the frame has no measured rows"):
         ml.plot.overlap(frame().assign(both_us=float("nan")))
