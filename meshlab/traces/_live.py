@@ -97,7 +97,7 @@ class LiveTrace:
         self._late: list[tuple[str | None, int, float]] = []  # axis, rank, and median lateness in µs
         self._silent: list[Process] = []
         self._watchers: list[Callable[[LiveTrace], None]] = []
-        self._layout: tuple[int, DeviceMesh | None, dict[str, str | None]] = (-1, None, {})
+        self._layout: tuple[object, DeviceMesh | None, dict[str, str | None]] = (None, None, {})
         self._end = threading.Event()
         self._began_s = time.monotonic()
         self._ended_s: float | None = None
@@ -195,8 +195,8 @@ class LiveTrace:
 
     def _axes(self, comms: Sequence[Comm]) -> dict[str, str | None]:
         """Return the axis of each communicator."""
-        # Inferred again when ranks join, or when the job has made twice as many calls.
-        key = sum(len(comm.members) for comm in comms) * 64 + self._calls.n_lines.bit_length()
+        # Inferred again for another job, when ranks join, or when the job has made twice as many calls.
+        key = tuple((comm.name, len(comm.members)) for comm in comms), self._calls.n_lines.bit_length()
         if self._layout[0] != key:
             mesh = self._mesh_of(comms)
             groups = [group_of(comm) for comm in comms]
@@ -222,7 +222,7 @@ class LiveTrace:
             groups = [group for comm in comms if len((group := group_of(comm)).ranks) > 1]
             fits = bool(groups) and all(process.world_size == mesh.world_size for process in job)
             if fits and all(place.axis is not None for place in place_groups(groups, mesh)) and mesh != self._job_mesh:
-                self._job_mesh, self._layout = mesh, (-1, None, {})
+                self._job_mesh, self._layout = mesh, (None, None, {})
 
     def mesh(self) -> DeviceMesh | None:
         """Return the mesh of the job, or None while its communicators are not known."""
