@@ -137,8 +137,11 @@ def overlap(
 
 
 def _products(matrix: Any, dtype: str | Sequence[str]) -> list[MatrixProduct]:
-    shapes = matrix if isinstance(matrix, Sequence) and not _is_shape(matrix) else [matrix]
-    return [as_product(shape, name) for shape in shapes for name in ([dtype] if isinstance(dtype, str) else dtype)]
+    is_single = isinstance(matrix, str) or not isinstance(matrix, Sequence) or _is_shape(matrix)
+    shapes, names = [matrix] if is_single else list(matrix), [dtype] if isinstance(dtype, str) else list(dtype)
+    if not shapes or not names:
+        raise BenchError("overlap() needs a matrix and an element type", hint="pass matrix=8192, dtype='float16'")
+    return [as_product(shape, name) for shape in shapes for name in names]
 
 
 def _is_shape(value: Any) -> bool:
@@ -323,6 +326,8 @@ def _as_option(part: Any, settings: Mapping[str, Mapping[str, str]]) -> TuningOp
     if option.setting is not None and option.setting not in settings:
         choices = ", ".join(settings) or "none, because this library can choose per call"
         raise BenchError(f"unknown setting {option.setting!r}; these engines have {choices}")
+    values = {name: value for name, value in asdict(option).items() if name != "setting"}
+    Plan(DEFAULT_COLLECTIVE, "any", "1K", **values)  # checks them
     return option
 
 

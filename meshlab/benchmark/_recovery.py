@@ -99,11 +99,15 @@ def recovery(
         raise BenchError("repeats must be an integer of at least 1, and communicators of at least 0")
     _check_engines(engines, every_way)
     rows = []
-    for fault in every_fault:
-        for way in every_way:
-            for number in numbers:
-                parts = list(_repeats(engines, mesh, fault, way, number, repeats, deadline_s))
-                rows.append(_row(parts, fault=fault, way=way, n_communicators=number, n_ranks=engines.world_size))
+    try:
+        for fault in every_fault:
+            for way in every_way:
+                for number in numbers:
+                    parts = list(_repeats(engines, mesh, fault, way, number, repeats, deadline_s))
+                    rows.append(_row(parts, fault=fault, way=way, n_communicators=number, n_ranks=engines.world_size))
+    finally:
+        if engines.state == "ready":
+            engines.run(open_communicators, arguments=((),))  # closes those of the last repetition
     table = pd.DataFrame(rows)
     table.attrs["where"] = engines.where
     table.attrs["verdict"] = "; ".join(map(_sentence, rows))

@@ -24,6 +24,8 @@ def replay_trace(trace: Trace, options: argparse.Namespace) -> int:
 
     if not options.replay:
         raise BenchError("--gaps and --buffers belong to a replay", hint="add --replay, or omit them")
+    if options.steps or options.run is not None or options.published is not None:
+        raise BenchError("--replay cannot be combined with --steps, --run or --published", hint="omit one of them")
     if options.out and Path(options.out).suffix != ".csv":
         raise BenchError(f"--out {options.out} must end in .csv with --replay")
     n = list_calls(trace, options.mesh).mesh.world_size  # before any process starts

@@ -48,8 +48,12 @@ def _follow(options: argparse.Namespace) -> int:
 
     if len(options.files) != 1:
         raise BenchError(f"--follow needs one folder, not {len(options.files)}")
-    if options.steps or options.run is not None or options.published is not None:
-        raise BenchError("--follow cannot be combined with --steps, --run or --published", hint="read the folder later")
+    compares = options.steps or options.run is not None or options.published is not None
+    if compares or options.replay or options.gaps or options.buffers:
+        raise BenchError(
+            "--follow cannot be combined with --steps, --run, --published, --replay, --gaps or --buffers",
+            hint="read the folder without --follow when the job has ended",
+        )
     show = _redraw() if sys.stdout.isatty() else _print_changes()
     live = Trace.follow(options.files[0], options.mesh, interval_s=options.interval)
     try:

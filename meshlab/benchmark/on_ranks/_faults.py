@@ -21,7 +21,8 @@ _open: list[Communicator] = []  # those of this process, which a fault finds ope
 
 def open_communicators(comm: Communicator, colors: Sequence[npt.NDArray[np.int32]]) -> bool:
     """Open one communicator per item of `colors` (a group per rank), and return True if all reduce correctly."""
-    _open.clear()
+    while _open:  # of the repetition before; after a fault, closing does not wait for ranks that are gone
+        _open.pop().close()
     sums = [_sum_of_ones(comm) == comm.size]
     for color in colors:
         group = comm.split(int(color[comm.rank]))

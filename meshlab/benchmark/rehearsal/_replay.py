@@ -131,7 +131,8 @@ def replay(
         check_ranks(calls, side.engines.world_size)
         side.engines.check_mesh(calls.mesh)
     session = _Session(calls, trace, sides, _Choices(gaps, size_scale, budget_s))
-    with progress_bar(progress, unit="round", total=_ROUNDS + 1) as bar:
+    n_rounds = _ROUNDS + 2  # with the check, and the round that shows the duration
+    with progress_bar(progress, unit="round", total=n_rounds) as bar:
         session.run(bar)
     return session.result()
 

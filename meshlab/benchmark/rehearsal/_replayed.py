@@ -307,11 +307,9 @@ class Replay:
         if len(ratios) < FEWEST_FOR_INTERVAL:
             return "unclear"
         ratio = float(np.median(ratios))
-        if (ratios < 1).all() and ratio < 1 - _EFFECT:  # by chance in 1 of 2^rounds cases
-            return "faster"
-        if (ratios > 1).all() and ratio > 1 + _EFFECT:
-            return "slower"
-        return "same" if abs(ratios - 1).max() <= _EFFECT or (abs(ratio - 1) <= _EFFECT) else "unclear"
+        if (ratios < 1).all() or (ratios > 1).all():  # by chance in 2 of 2^rounds cases
+            return "same" if abs(ratio - 1) <= _EFFECT else "faster" if ratio < 1 else "slower"
+        return "same" if abs(ratios - 1).max() <= _EFFECT else "unclear"
 
     def calls(self) -> pd.DataFrame:
         """Return a row per call of the trace, in the order in which the calls began.
