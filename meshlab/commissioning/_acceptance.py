@@ -396,7 +396,8 @@ class _Acceptor:
                 repetition = bench(self._engines, self._scope.mesh, confirming(run.plan))
                 _wait(repetition)
             except MeshlabError as error:
-                return "failed", [f"{error.message}."]
+                names = ", ".join(map(str, list(self._slow)[:_MOST_NAMED]))
+                return "failed", [f"{error.message}.", f"In the measurements before, the slow parts were {names}."]
             self._add_fabric(repetition)
         if not self._slow:
             return "passed", [
