@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._errors import MeshError
 from meshlab.base._hints import Argument, Hint
-from meshlab.comm._elements import DTYPES
+from meshlab.comm._elements import DTYPES, find_dtype
 from meshlab.mesh._axes import as_integer
 from meshlab.mesh._mesh import DeviceMesh, MeshLike
 from meshlab.prediction._job import Job
@@ -40,7 +40,7 @@ def job_from_trace(
     )
     if foreign:
         raise MeshError(
-            f"the axis {foreign!r} of the trace is none of a training job",
+            f"the axis {foreign!r} of the trace is not an axis of a training job",
             hint=Hint("pass {} with the axes " + ", ".join(JOB_AXES), Argument("mesh")),
         )
     n_steps = _number_of_steps(calls, steps)
@@ -107,9 +107,12 @@ def _sizes(calls: CallList, n_steps: int | None, facts: Mapping[str, Any]) -> di
     sizes: dict[str, Any] = {}
     shape = dict(zip(calls.mesh.axis_names, calls.mesh.shape, strict=True))
     tensor = [call for call in calls.calls if call.kind.axis == "tp"]
-    tokens = facts.get("sequence", 0) * facts.get("micro_batch", 0) // shape.get("cp", 1)
+    sequence, micro_batch, global_batch = (  # which the Job checks
+        as_integer(facts.get(name)) or 0 for name in ("sequence", "micro_batch", "global_batch")
+    )
+    tokens = sequence * micro_batch // shape.get("cp", 1)
     if tensor and tokens:
-        size, itemsize = _most_common_size(tensor), DTYPES[str(facts.get("dtype", "bfloat16"))].itemsize
+        size, itemsize = _most_common_size(tensor), find_dtype(str(facts.get("dtype", "bfloat16"))).itemsize
         if size % (tokens * itemsize) == 0:
             sizes["hidden"] = size // (tokens * itemsize)
     is_whole = all(shape.get(name, 1) == 1 for name in ("pp", "tp", "ep"))
@@ -118,7 +121,7 @@ def _sizes(calls: CallList, n_steps: int | None, facts: Mapping[str, Any]) -> di
     data = _along_data(calls)
     role = {0: "reduction", 3: "scattering"}.get(facts.get("zero", -1))
     gradients = [call for call in data if _role(call) == role]
-    n_micro = facts.get("global_batch", 0) / facts.get("micro_batch", 1) / (calls.mesh.world_size // shape.get("cp", 1))
+    n_micro = global_batch / (micro_batch or 1) / (calls.mesh.world_size // shape.get("cp", 1))
     if not gradients or (role == "scattering" and n_micro != 1):
         return sizes
     per_rank = n_steps * len({call.groups[0] for call in gradients})
@@ -127,7 +130,7 @@ def _sizes(calls: CallList, n_steps: int | None, facts: Mapping[str, Any]) -> di
         n_layers = sum(call.kind.size_bytes == most for call in gradients) / per_rank
         sizes |= {"layers": int(n_layers)} if n_layers.is_integer() else {}
     if facts.get("parameters") is None and facts.get("ffn_hidden") is None:
-        itemsize = DTYPES[str(facts.get("gradient_dtype", "float32"))].itemsize
+        itemsize = find_dtype(str(facts.get("gradient_dtype", "float32"))).itemsize
         sizes["parameters"] = float(sum(call.kind.size_bytes for call in gradients)) / itemsize / per_rank
     return sizes
 

@@ -77,12 +77,12 @@ def published_for(trace: Trace, gpu: str | None = None) -> pd.DataFrame:
         raise BenchError("the trace does not contain the name of its GPUs", hint="pass the name, such as 'H100'")
     table = published()
     same = [other for other in table["gpu"].unique() if is_kin(gpu_model(other), gpu_model(name))]
-    calls = trace.frame()[["collective", "n_ranks"]].drop_duplicates()
-    keys = list(calls.itertuples(index=False, name=None))
+    calls = trace.frame()[["collective", "n_ranks"]].dropna().drop_duplicates()
+    keys = dict.fromkeys(calls.itertuples(index=False, name=None))
     has_calls = [key in keys for key in zip(table["collective"], table["n_ranks"], strict=True)]
     table = table[table["gpu"].isin(same) & np.array(has_calls, dtype=bool)].reset_index(drop=True)
     if table.empty:
-        texts = [f"{collective} of {n} ranks" for collective, n in list(keys)[:3] if isinstance(collective, str)]
+        texts = [f"{collective} of {n} ranks" for collective, n in list(keys)[:3]] or ["the calls of the trace"]
         raise BenchError(
             f"no published run has {' or '.join(texts)} on {gpu_model(name)}",
             hint="pass a run of the machine itself, or a prediction",
