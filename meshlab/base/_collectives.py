@@ -424,8 +424,8 @@ _COLLECTIVES = (
 COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType({facts.name: facts for facts in _COLLECTIVES})
 """The collectives, by name."""
 
-COUNTED = " or ".join(name for name, collective in COLLECTIVES.items() if collective.counted)
-"""The collective whose chunks have their own sizes, as text."""
+COUNTED = next(name for name, collective in COLLECTIVES.items() if collective.counted)
+"""The collective whose chunks have their own sizes, which takes a traffic."""
 
 MODELLED = tuple(name for name, collective in COLLECTIVES.items() if collective.is_modelled)
 """The collectives that have a model of their time and of the load of links."""

@@ -53,7 +53,7 @@ class Reading:
     value: Any
 
     def __repr__(self) -> str:
-        return f"<Reading of a {self.kind}; next: .value>\n{self.value!r}"
+        return f"<Reading: {self.kind}; next: .value>\n{self.value!r}"
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.value}"

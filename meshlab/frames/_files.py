@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshlab.base._collectives import COLLECTIVES
+from meshlab.base._collectives import COUNTED
 from meshlab.base._documents import LimitError, parse_own_json
 from meshlab.base._errors import BenchError, ParseError
 from meshlab.base._files import read_file
@@ -40,7 +40,7 @@ def _with_traffic(frame: pd.DataFrame) -> pd.DataFrame:
     if "time_us" not in frame or not {"source", "collective"} <= set(frame) or "traffic" in frame:
         return frame
     is_ours = ~frame["source"].eq("nccl-tests").fillna(value=False) & frame["source"].notna()
-    rows = is_ours & frame["collective"].isin([name for name, row in COLLECTIVES.items() if row.counted])
+    rows = is_ours & frame["collective"].eq(COUNTED).fillna(value=False)
     new = frame.assign(traffic=_filled(frame, rows, "string", "even"), imbalance=_filled(frame, rows, "float64", 1.0))
     new.attrs = dict(frame.attrs)
     return new

@@ -535,8 +535,8 @@ class Traffic:
         busiest, share = self.busiest, self.self_bytes.sum() / (self.total_bytes or 1)
         return (
             f"{self.name}: {format_size(self.mean_bytes)} per rank on average. Rank {busiest.rank} {busiest.direction} "
-            f"{format_size(busiest.n_bytes)}, {format_number(self.imbalance)} times the mean. {share:.0%} stays on its "
-            "rank"
+            f"{format_size(busiest.n_bytes)}, {format_number(self.imbalance)} times the mean. "
+            f"{100 * share:.0f} % stays on its rank"
         )
 
     def __str__(self) -> str:

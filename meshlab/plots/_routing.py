@@ -121,7 +121,7 @@ def _verdict(curves: list[_Placed]) -> str:
     if curves[0].routing.imbalance < 1 / _BETTER:
         return "All ranks have the same tokens"
     if len(curves) == 1:
-        return f"The busiest rank has {before}{THIN}× the mean, and no better place of the experts"
+        return f"The busiest rank has {before}{THIN}× the mean, and no better placement was found"
     best = min(curves[1:], key=lambda curve: curve.routing.imbalance)
     after = f"{format_number(best.routing.imbalance)}{THIN}×"
     words = "at other places of the experts" if best.name == "other places" else f"with {best.name}"

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._units import format_number, format_size
+from meshlab.mesh._axes import as_integer
 from meshlab.mesh._traffic import Traffic, TrafficLike, as_traffic
 from meshlab.plots._style import (
     QUANTITY,
@@ -107,7 +108,7 @@ def _cells(traffic: Traffic, hosts: Any) -> _Cells:
     between = traffic if hosts is None else traffic.per_node(hosts)
     n = len(between.array)
     names = [str(number) for number in range(n)]
-    if hosts is not None and not isinstance(hosts, int):
+    if hosts is not None and as_integer(hosts) is None:
         names = list(dict.fromkeys(str(host) for host in hosts))
     mean = between.mean_bytes or 1.0
     return _Cells(

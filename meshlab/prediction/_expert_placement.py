@@ -51,7 +51,7 @@ def check_replicas(experts: int, ranks: int, replicas: int) -> int:
 
 
 def balanced_slots(load: Floats, slots: Ints, replicas: int = 0, domains: Sequence[int] | Ints = ()) -> Ints:
-    """Return a placement whose largest load of a rank is not larger than that of a present one.
+    """Return a balanced placement. Without replicas, its largest load is at most that of the present placement.
 
     It is a greedy search as in EPLB (deepseek-ai/EPLB, eplb.py): the experts with the largest load per replica get the
     replicas, and the replicas, the largest first, the rank with the least load that has a free slot. Exchanges of two

@@ -401,6 +401,11 @@ class Job:
         return self.name or f"{self.n_parameters / 1e9:.3g} B parameters"
 
     @property
+    def summary(self) -> str:
+        """The name, the model and the batch of the job in one line."""
+        return f"{self.name + ': ' if self.name else ''}{', '.join(self._parts())}"
+
+    @property
     def n_parameters(self) -> float:
         """Number of parameters."""
         assert isinstance(self.parameters, float)
@@ -727,26 +732,20 @@ class Job:
     # -- display -------------------------------------------------------------------------------------------------------
 
     def _parts(self) -> list[str]:
-        parts = [f"{self.n_parameters / 1e9:.3g} B parameters"]
-        if self.experts:
-            parts.append(f"{self.active_parameters / 1e9:.3g} B per token")
-        parts += [f"{self.layers} layers", f"hidden {self.hidden:,}"]
-        if self.experts:
-            parts.append(f"{self.experts} experts (top {self.top_k})")
+        per_token = [f"{self.active_parameters / 1e9:.3g} B per token"] if self.experts else []
+        parts = [f"{self.n_parameters / 1e9:.3g} B parameters", *per_token, f"{self.layers} layers"]
+        parts += [f"hidden {self.hidden:,}", *([f"{self.experts} experts (top {self.top_k})"] if self.experts else [])]
         if self.skew:
             parts.append("measured popularity" if isinstance(self.skew, tuple) else f"skew {self.skew:g}")
         parts += [f"{self.global_batch:,} × {self.sequence:,} tokens", self.dtype, f"ZeRO-{self.zero}"]
         return [*parts, *([f"{self.recompute} recomputation"] if self.recompute != "none" else [])]
 
     def __repr__(self) -> str:
-        return f"<Job {self.name + ': ' if self.name else ''}{', '.join(self._parts())}; next: ml.search(cluster, job)>"
+        return f"<Job {self.summary}; next: ml.search(cluster, job)>"
 
     def _repr_html_(self) -> str:
-        fields = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("name", "latent")]
-        fields = [
-            (name, "measured" if name == "skew" and isinstance(value, tuple) else value) for name, value in fields
-        ]
-        rows = [[name.replace("_", " "), _shown(value)] for name, value in fields]
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("name", "latent")}
+        rows = [[name.replace("_", " "), _shown(value)] for name, value in values.items()]
         return markup.card(self.title, " · ".join(self._parts()), markup.table(["field", "value"], rows))
 
 

@@ -174,10 +174,10 @@ def _place_copies(shares: Floats, top_k: int, n_ranks: int, places: int, limit: 
     selected = np.ones(places)
     if limit is not None:
         least = np.array([part.max() for part in chances])
-        selected = selected_hosts(load, least, host_limit(limit, top_k, places, len(shares)))
+        selected = selected_hosts(load, least, float(host_limit(limit, top_k, places, len(shares))))
     return np.array([reached(part, selected[k], top_k) for k, part in enumerate(chances)])
 
 
-def host_limit(limit: int, top_k: int, hosts: int, experts: int) -> float:
-    """Return the most hosts of a token: a host with few experts cannot have its share of them."""
-    return max(float(limit), float(np.ceil(top_k * hosts / experts)))
+def host_limit(limit: int, top_k: int, hosts: npt.ArrayLike, experts: int) -> Floats:
+    """Return the most hosts of a token, in the shape of `hosts`: a host with few experts cannot have its share."""
+    return np.asarray(np.maximum(float(limit), np.ceil(top_k * np.asarray(hosts) / experts)))

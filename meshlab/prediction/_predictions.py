@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base import _markup as markup
-from meshlab.base._collectives import COLLECTIVES, MODELLED, usual_collective
+from meshlab.base._collectives import COLLECTIVES, COUNTED, MODELLED, usual_collective
 from meshlab.base._errors import BenchError, MeshError
 from meshlab.base._forwarding import implementation
 from meshlab.base._units import (
@@ -39,7 +39,7 @@ from meshlab.prediction._tuner import NcclSettings
 from meshlab.prediction._uneven import Uneven
 from meshlab.runs._store import as_results
 from meshlab.topology.model._presets import ClusterLike
-from meshlab.topology.placement._loads import TRAFFIC, check_takes_traffic, link_loads
+from meshlab.topology.placement._loads import check_takes_traffic, link_loads
 from meshlab.topology.placement._placement import Placement, as_placement
 
 if TYPE_CHECKING:
@@ -568,7 +568,7 @@ class _Request(NamedTuple):
         largest = by_size[max(by_size)]
         links, of_group = GroupLinks.of(placement, axis)
         factors, row, of_group = Uneven.of(placement, axis, largest, links, of_group)
-        call: dict[str, Any] = {"collective": TRAFFIC, "traffic": largest}
+        call: dict[str, Any] = {"collective": COUNTED, "traffic": largest}
         call["busiest_nic"] = link_loads(placement, axis, traffic=largest).busiest_nic
         for line in self._modelled(
             axis,

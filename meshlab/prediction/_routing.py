@@ -147,7 +147,7 @@ class Routing:
         selected = np.ones_like(load)
         if self.job.expert_hosts is not None and hosts > 1:
             least = np.stack([part.max(axis=1) for part in chances], axis=1)
-            limit = host_limit(self.job.expert_hosts, k, hosts, self.job.experts)
+            limit = float(host_limit(self.job.expert_hosts, k, hosts, self.job.experts))
             selected = selected_hosts(load, least, limit)
         reach = [reached(part, selected[:, host], k) for host, part in enumerate(chances)]
         return np.stack(reach, axis=1), selected
@@ -165,8 +165,9 @@ class Routing:
     def balanced(self, replicas: int = 0) -> Routing:
         """Return the routing with the experts at better places, and with replicas of the most popular ones.
 
-        The search is greedy, as that of EPLB, and improves its result by exchanges. The largest load of a rank is never
-        larger than before. If the job limits the hosts of a token (``expert_hosts``), experts stay on their host.
+        The search is greedy, like that of EPLB, and improves its result by exchanges. Without replicas, before and
+        after, the largest load of a rank does not grow. If the job limits the hosts of a token (``expert_hosts``),
+        experts stay on their host.
 
         Parameters
         ----------
@@ -289,7 +290,7 @@ class Routing:
         Parameters
         ----------
         replicas : int, optional
-            Number of replicas of the better placement. By default that of this routing.
+            Number of replicas beyond one of each expert. By default one more slot on every rank. 0 for none.
         ax : matplotlib.axes.Axes, optional
             The axes to draw on. By default a new figure is created.
         """

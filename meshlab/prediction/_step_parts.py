@@ -14,7 +14,7 @@ from meshlab.prediction._compute_time import ComputeTime
 from meshlab.prediction._costs import prices
 from meshlab.prediction._group_links import GroupLinks
 from meshlab.prediction._job import Job
-from meshlab.prediction._popularity import exchange_imbalance
+from meshlab.prediction._popularity import exchange_imbalance, host_limit
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.prediction._volumes import Degrees, Exchange, Sizes, program
 from meshlab.topology.model._cluster import Cluster
@@ -142,8 +142,7 @@ def _sent_copies(links: GroupLinks, row: Sizes, job: Job) -> Floats:
     domains = links.domains[row].astype(float)
     places = np.where(domains > 1, domains, links.n_ranks[row])
     if job.expert_hosts is not None:
-        # A host with few experts cannot have its share of them, so a token needs more hosts.
-        limit = np.maximum(job.expert_hosts, np.ceil(job.top_k * domains / job.experts))
+        limit = host_limit(job.expert_hosts, job.top_k, domains, job.experts)
         places = np.where(domains > 1, np.minimum(domains, limit), places)
     # The experts of a token are spread evenly, so a place has none of them with the probability (1 - 1 / places)^k.
     copies = np.asarray(places * (1 - (1 - 1 / places) ** job.top_k) / job.top_k)

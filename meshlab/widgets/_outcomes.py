@@ -100,4 +100,4 @@ class Outcomes:
             return []
         listing = self.listing(design)
         step = step_lines(self.step(design, drawing), design.experts)
-        return [f"job: {design.job!r}", *step, *(search_lines(listing) if listing is not None else [])]
+        return [f"job: {design.job.summary}", *step, *(search_lines(listing) if listing is not None else [])]

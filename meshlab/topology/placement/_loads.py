@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.base._collectives import ALGORITHM_WORDS, COLLECTIVES, MODELLED, usual_collective
+from meshlab.base._collectives import ALGORITHM_WORDS, COLLECTIVES, COUNTED, MODELLED, usual_collective
 from meshlab.base._errors import TopologyError, did_you_mean
 from meshlab.base._units import parse_size
 from meshlab.mesh._groups import Groups
@@ -173,16 +173,12 @@ def plain_algorithm(collective: str) -> str:
     return "p2p" if "p2p" in COLLECTIVES[collective].traffic else "ring"
 
 
-TRAFFIC = next(name for name, facts in COLLECTIVES.items() if facts.counted)
-"""The collective that takes a traffic."""
-
-
 def check_takes_traffic(collective: str | None) -> None:
     """Raise a `TopologyError` if a collective has no traffic."""
-    if collective not in (None, TRAFFIC):
+    if collective not in (None, COUNTED):
         raise TopologyError(
             f"{collective} has no traffic, because all of its ranks have the same bytes",
-            hint=f"omit the traffic, or choose {TRAFFIC}",
+            hint=f"omit the traffic, or choose {COUNTED}",
         )
 
 
@@ -241,7 +237,7 @@ def _traffic_loads(placement: Placement, groups: Groups, traffic: Traffic, scene
     rank_map = placement.rank_map
     sums = TrafficSums.of(rank_map, groups.array, traffic.array)
     volume = float(sums.by_level[:, :, 0].sum(axis=1).max())
-    call = {"collective": TRAFFIC, "algorithm": plain_algorithm(TRAFFIC), "size_bytes": traffic.size_bytes}
+    call = {"collective": COUNTED, "algorithm": plain_algorithm(COUNTED), "size_bytes": traffic.size_bytes}
     call |= {"volume_bytes": volume, "is_assumed": False, "traffic": traffic}
     return _summed(placement, groups, scene, traffic_flows(rank_map, groups.array, sums), call)
 
