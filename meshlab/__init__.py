@@ -4,9 +4,9 @@ Write ``ml.`` before a name, as in ``ml.DeviceMesh("dp=2, tp=2")``. Its ``help()
 
 Describe a job
     DeviceMesh    ranks with named axes: from text, or .read() of a framework's flags or config
-    Group         the ranks of a group, mesh["tp"][0]; mesh.plot() shows who is in which
+    Group         the ranks of a group, mesh["tp"][0]; mesh.plot() draws them
     Job           a model and its batch: Job.preset("llama3-70b")
-    Traffic       who sends how many bytes to whom, as the experts of a model: Traffic.zipf(1.2)
+    Traffic       the bytes between the ranks of an uneven all-to-all: Traffic.zipf(1.2)
 
 Describe a machine
     preset        a machine by its name: preset("dgx-h100", nodes=4)

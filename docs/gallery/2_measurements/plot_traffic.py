@@ -2,8 +2,8 @@
 Uneven traffic
 ==============
 
-:class:`meshlab.Traffic` is who sends how many bytes to whom, such as the tokens that a mixture of experts
-routes. The longest bars and the pair with most bytes are marked.
+:class:`meshlab.Traffic` has the bytes from rank to rank, such as those of the tokens that a mixture of experts
+routes. The longest bars and the pair with the most bytes are marked.
 """
 
 import meshlab as ml
