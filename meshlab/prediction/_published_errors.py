@@ -228,7 +228,7 @@ class GroupErrors:
         prior = np.array([_shared(row, row)[0] for row in rows])
         variance = prior[:, None] + _OF_SOURCE**2 + _noise(self.groups)
         if self.evidence.curves:
-            variance -= np.einsum("kc,ocd,kd->ko", self.shared, self.evidence._inverses, self.shared, optimize=True)
+            variance -= ((self.shared @ self.evidence._inverses) * self.shared).sum(axis=-1).T
         variance = np.maximum(variance, 0.01) * _usual(self.groups) ** 2
         return np.asarray(np.sqrt(variance + self._disagreement))
 
