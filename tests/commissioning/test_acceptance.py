@@ -502,6 +502,32 @@ def test_a_measurement_that_fails_names_the_parts_that_were_slow_before(
     assert stage(found, "fabric").sentences[:2] == ("rank 3 is gone.", f"In the {before}, the slow parts were n1.")
 
 
+@pytest.mark.full
+def test_the_last_measurement_between_hosts_is_continued(
+    three_hosts: ml.Engines, faster: None, plant_slow_host: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, real, n_waits = tmp_path / "a", accepting._wait, 0
+
+    def interrupt(run: Run) -> None:
+        nonlocal n_waits
+        n_waits += 1
+        real(run)
+        if n_waits == 4:  # of the pairs, and of the paths between hosts
+            raise KeyboardInterrupt
+
+    plant_slow_host("n1", *range(1, 20))
+    monkeypatch.setattr(accepting, "may_be_chance", lambda times: True)
+    monkeypatch.setattr(accepting, "_wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        accept(three_hosts, out=folder)
+    third = Run.load(folder / "fabric-again-2")
+    found = accept(three_hosts, resume=folder)
+    assert stage(found, "fabric").sentences[0] == "N1 is SLOW in four measurements."
+    assert Run.load(folder / "fabric-again-2").run_id == third.run_id
+    pd.testing.assert_frame_equal(Run.load(folder / "fabric-again-2").results, third.results)
+    assert Run.load(folder / "fabric-again-3").state == "done"
+
+
 def test_the_reason_for_a_mesh_is_given() -> None:
     def reason(*hosts: str) -> str:
         return planning.mesh_reason(machine_mesh(hosts), hosts)
