@@ -20,7 +20,7 @@ from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._markup import card, escape, table
 from meshlab.base._outcome import Outcome
-from meshlab.base._units import format_number, format_size, format_time_us
+from meshlab.base._units import THIN, format_number, format_size, format_time_us
 from meshlab.frames._labels import pair_label
 from meshlab.frames._schema import LOAD, PAIR, is_plain, plain_value
 from meshlab.plans._options import OPTIONS
@@ -368,14 +368,14 @@ def ratio_text(row: Any) -> str:
 
 
 def change_text(ratio: float) -> str:
-    """Return a ratio of times in words, such as "7 % slower" or "1,200 times faster"."""
+    """Return a ratio of times in words, such as "7 % more time" or "1,200 times faster"."""
     if not math.isfinite(ratio) or ratio <= 0:
         return "–"
     word, factor = ("slower", ratio) if ratio > 1 else ("faster", 1 / ratio)
     if factor < 1.005:
         return "as fast"
     if factor < 2:
-        return f"{abs(ratio - 1):.0%} {word}".replace("%", "\N{THIN SPACE}%")
+        return f"{100 * abs(ratio - 1):.0f}{THIN}% {'more' if ratio > 1 else 'less'} time"
     return f"{float(f'{factor:.2g}'):,.{0 if factor >= 10 else 1}f} times {word}"
 
 

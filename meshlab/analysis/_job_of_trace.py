@@ -177,8 +177,7 @@ def _check_volumes(job: Job, calls: CallList, n_steps: int) -> None:
     volumes = job.volumes(calls.mesh).groupby("axis")["total_bytes"].sum().to_dict()
     for axis in dict.fromkeys(kind.axis for kind in calls.kinds):
         members = [call for call in calls.calls if call.kind.axis == axis]
-        n_groups = len({call.groups[0] for call in members})
-        recorded = sum(call.kind.size_bytes for call in members) / n_groups / n_steps
+        recorded = sum(call.kind.size_bytes for call in members) / calls.n_groups(axis) / n_steps
         expected = float(volumes.get(axis, 0))
         if not expected or not 1 / _ALIKE <= recorded / expected <= _ALIKE:
             warnings.warn(

@@ -271,3 +271,9 @@ def _create_temporary(folder: Path) -> tuple[int, Path]:
     # Without the name of the file, to which it would add beyond the longest name that a file system allows.
     path = folder / f".meshlab-{secrets.token_hex(8)}.partial"
     return os.open(path, flags, 0o666), path
+
+
+def packaged_folder(name: str) -> Path:
+    """Return a folder that a wheel contains, such as "docs", and that a checkout has next to the package."""
+    package = Path(__file__).parents[1]
+    return next(folder for folder in (package / name, package.parent / name) if folder.is_dir())

@@ -41,7 +41,8 @@ def print_comparison(
     try:
         if not threshold > 0:
             raise BenchError(
-                f"threshold must be positive, not {threshold:g}", hint="0.05, or 5%, reports rows that are 5 % slower"
+                f"threshold must be positive, not {threshold:g}",
+                hint="0.05, or 5%, reports rows that take 5 % more time",
             )
         sides = [paths if isinstance(paths, (str, os.PathLike)) else list(paths) for paths in (before, after)]
         comparison = compare(*sides, effect=min(threshold, 0.05), anyway=anyway, redact=redact)
@@ -73,7 +74,7 @@ def _fraction(text: str) -> float:
     except ValueError:
         fraction = float("nan")
     if rest or not 0 < fraction < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive fraction; write 0.05 or 5% for 5 % slower")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive fraction; write 0.05 or 5% for 5 % more time")
     return fraction
 
 

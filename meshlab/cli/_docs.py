@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from meshlab.base._errors import did_you_mean
+from meshlab.base._files import packaged_folder
 from meshlab.cli._arguments import Command
 from meshlab.cli._output import BAD_INPUT, OK, print_error, print_text
 
@@ -17,15 +18,9 @@ _FENCE = re.compile(r"^(`{3,}|:{3,}).*?^\1$", re.MULTILINE | re.DOTALL)
 _LISTS = ("index", "tutorial", "guides", "explanations", "changelog")  # pages that list others on the site
 
 
-def folder() -> Path:
-    """Return the folder of the pages: that of a wheel, or that of a checkout next to the package."""
-    package = Path(__file__).parents[1]
-    return next(folder for folder in (package / "docs", package.parent / "docs") if folder.is_dir())
-
-
 def titles() -> dict[str, str]:
     """Return the title of each page by its name."""
-    pages = sorted(path for path in folder().glob("*.md") if path.stem not in _LISTS)
+    pages = sorted(path for path in packaged_folder("docs").glob("*.md") if path.stem not in _LISTS)
     return {path.stem: next(_headings(path), path.stem) for path in pages}
 
 
@@ -41,7 +36,7 @@ def matches(word: str) -> list[str]:
     if word.lower() in by_title:
         return [word.lower()]
     return [page for page, title in by_title.items() if page.startswith(word.lower()) or pattern.search(title)] or [
-        page for page in by_title if any(map(pattern.search, _headings(folder() / f"{page}.md")))
+        page for page in by_title if any(map(pattern.search, _headings(packaged_folder("docs") / f"{page}.md")))
     ]
 
 
@@ -51,7 +46,7 @@ def _run(options: argparse.Namespace) -> int:
     word = " ".join(options.word)
     pages = matches(word) if word else list(by_title)
     if len(pages) == 1:
-        text = (folder() / f"{pages[0]}.md").read_text(encoding="utf-8")
+        text = (packaged_folder("docs") / f"{pages[0]}.md").read_text(encoding="utf-8")
         if sys.stdout.isatty():
             from pydoc import pager
 

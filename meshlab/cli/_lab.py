@@ -19,22 +19,19 @@ def _run(options: argparse.Namespace) -> int:
     """Copy the notebooks into a folder, and open one of them in JupyterLab."""
     from importlib.util import find_spec
 
-    from meshlab.base._files import write_file
+    from meshlab.base._files import packaged_folder, write_file
 
     if find_spec("jupyterlab") is None:
         print_error("JupyterLab is not installed; run pip install '.[lab]' in the folder of meshlab")
         return BAD_INPUT
-    package = Path(__file__).parents[1]
-    # A wheel contains the notebooks. In a checkout they are next to the package.
-    source = next(folder for folder in (package / "notebooks", package.parent / "notebooks") if folder.is_dir())
-    notebooks = {path.stem: path for path in sorted(source.glob("*.ipynb"))}
+    notebooks = {path.stem: path for path in sorted(packaged_folder("notebooks").glob("*.ipynb"))}
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), options.words))
-    chosen = _matching(words[0], notebooks) if words and not Path(words[0]).is_dir() else _FIRST_NOTEBOOK
+    has_name = bool(words) and not Path(words[0]).is_dir()
+    chosen = _matching(words[0], notebooks) if has_name else _FIRST_NOTEBOOK
     if chosen is None:
         print_error(f"{words[0]!r} is neither a folder nor a notebook; the notebooks are {', '.join(notebooks)}")
         return BAD_INPUT
-    folders = words if chosen == _FIRST_NOTEBOOK and words and Path(words[0]).is_dir() else words[1:]
-    folder = Path(folders[0] if folders else ".")
+    folder = Path(next(iter(words[has_name:]), "."))
     for notebook in notebooks.values():
         copy = folder / notebook.name
         if not copy.exists():

@@ -37,7 +37,15 @@ from meshlab.base._units import format_bandwidth
 from meshlab.benchmark._bench import bench
 from meshlab.benchmark._run import Run
 from meshlab.commissioning._doctor import Check, run_checks
-from meshlab.commissioning._folder import Scope, begin, check_new, earlier_runs, read_scope
+from meshlab.commissioning._folder import (
+    CONFIRMATION,
+    FABRIC_CONFIRMATIONS,
+    Scope,
+    begin,
+    check_new,
+    earlier_runs,
+    read_scope,
+)
 from meshlab.commissioning._outcome import Acceptance, joined_run
 from meshlab.commissioning._plans import Planned, confirming, machine_mesh, matching_preset, mesh_reason, plans
 from meshlab.engines._engines import Engines
@@ -59,13 +67,11 @@ from meshlab.topology.readers._hosts import probe
 if TYPE_CHECKING:
     import pandas as pd
 
-FABRIC_CONFIRMATION = "fabric-again"  # the same of the paths between hosts
-CONFIRMATION = "pairs-again"  # the second measurement of pairs, which has to confirm that some of them are slow
 ESSENTIAL = "sweep"  # the stage without which nothing was accepted
 JUDGING = ("reference", "thresholds")  # The stages that judge the speed. On a CPU there is no reference.
 # Share of the median bandwidth below which a pair fails an acceptance on a CPU, where cores and caches differ.
 SLOW_ON_CPU = 0.5
-_MEASUREMENTS = ("none", "one", "two", "three", "four")  # of the paths between hosts, as words
+_MEASUREMENTS = ("two", "three", "four")  # of the paths between hosts, after each repetition
 _PATIENCE_S = 10.0  # maximum time for an interrupted run to stop
 _MOST_NAMED = 3
 
@@ -163,7 +169,7 @@ def acceptance(
         fabric = stage_plans.get("fabric")
         stage_plans |= {
             CONFIRMATION: stage_plans.get("pairs"),
-            FABRIC_CONFIRMATION: None if fabric is None else confirming(fabric),
+            **dict.fromkeys(FABRIC_CONFIRMATIONS, None if fabric is None else confirming(fabric)),
         }
         earlier = earlier_runs(resume, stage_plans, scope.mesh)
         _check_same_machine(earlier, engines, scope.mesh)
@@ -371,7 +377,7 @@ class _Acceptor:
         return bench(self._engines, self._scope.mesh, plan, resume=self._earlier.get(name), out=folder)
 
     def _judge_fabric(self, run: RunData) -> _Judgement:
-        """Fail if a host, a rail or a path between two hosts is slower than the others, in two measurements."""
+        """Fail if a host, a rail or a path between two hosts is slower than the others, in all measurements."""
         suspected = slow_parts(self._paths_in(run, self._limits.of_first))
         self._paths = paths = self._paths_in(run, self._limits)
         if not paths:
@@ -382,23 +388,17 @@ class _Acceptor:
         sentences = [summary, *[only] * bool(only)]
         if not suspected:
             return "passed", sentences
-        try:
-            repetition = self._bench(FABRIC_CONFIRMATION, confirming(run.plan))
-            _wait(repetition)
-        except MeshlabError as error:
-            names = ", ".join(map(str, list(suspected)[:_MOST_NAMED]))
-            return "failed", [f"{error.message}.", f"In the measurement before, the slow parts were {names}."]
-        n_measurements = 2
-        self._add_fabric(repetition)
-        while n_measurements < len(_MEASUREMENTS) - 1 and any(map(may_be_chance, self._slow.values())):
-            n_measurements += 1
+        for index, name in enumerate(FABRIC_CONFIRMATIONS):
             try:
-                repetition = bench(self._engines, self._scope.mesh, confirming(run.plan))
+                repetition = self._bench(name, confirming(run.plan))
                 _wait(repetition)
             except MeshlabError as error:
-                names = ", ".join(map(str, list(self._slow)[:_MOST_NAMED]))
-                return "failed", [f"{error.message}.", f"In the measurements before, the slow parts were {names}."]
+                names = ", ".join(map(str, list(self._slow or suspected)[:_MOST_NAMED]))
+                before = f"measurement{'s' * (index > 0)} before"
+                return "failed", [f"{error.message}.", f"In the {before}, the slow parts were {names}."]
             self._add_fabric(repetition)
+            if not any(map(may_be_chance, self._slow.values())):
+                break
         if not self._slow:
             return "passed", [
                 *sentences,
@@ -410,7 +410,7 @@ class _Acceptor:
         names = f"{', '.join(str(part) for part, _ in named)}{more}"
         texts = [f"{part}: {describe_slowness(part, times)}." for part, times in named]
         return "failed", [
-            f"{names[:1].upper()}{names[1:]} {verb} SLOW in {_MEASUREMENTS[n_measurements]} measurements.",
+            f"{names[:1].upper()}{names[1:]} {verb} SLOW in {_MEASUREMENTS[index]} measurements.",
             *texts,
         ]
 

@@ -26,7 +26,9 @@ from meshlab.runs._store import check_ended, check_free, run_id_in
 
 _POINTER = "acceptance.json"
 _SCHEMA = 1
-_FOLDERS = ("pairs", "pairs-again", "fabric", "fabric-again", "sweep", "contention")
+CONFIRMATION = "pairs-again"  # the second measurement of pairs, which has to confirm that some of them are slow
+FABRIC_CONFIRMATIONS = ("fabric-again", "fabric-again-2", "fabric-again-3")  # the same of the paths between hosts
+_FOLDERS = ("pairs", CONFIRMATION, "fabric", *FABRIC_CONFIRMATIONS, "sweep", "contention")
 _FIELDS: Mapping[str, Any] = {
     "schema": int,
     "acceptance_id": str,

@@ -27,7 +27,7 @@ from meshlab.engines._guard import guarded
 from meshlab.engines._lease import Lease, raise_first_error
 from meshlab.engines._open_groups import OpenGroups
 from meshlab.engines._rank_hosts import n_hosts, place_label, ranks_label
-from meshlab.engines._rounds import RankInfo, RankSet, Round, frame_of, without_banner
+from meshlab.engines._rounds import RankInfo, RankSet, Round, frame_of, status_frame
 from meshlab.engines._torch import TorchMesh, check_expressible
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from meshlab.comm._backend import Capabilities
     from meshlab.topology.model._cluster import Cluster
     from meshlab.traces._trace import Trace
-
-_MOST_LIBRARY_LOG = 1 << 18  # characters per rank, for the explanation of an error
 
 _NEXT = {"ready": ".verify(mesh), ml.bench(engines, mesh), .close()", "broken": ".restart()", "closed": "ml.launch(n)"}
 _END_S = 3.0  # maximum time that a cancelled run gets to record its outcome when its engines are closed
@@ -185,42 +183,17 @@ class Engines:
             entered), ``communicators`` (open ones) and ``memory_bytes``. The last two are missing while the ranks are
             busy, because only idle ranks can report them.
         """
-        import pandas as pd
-
         answers: list[dict[str, Any]] = [{} for _ in self.ranks]
         with suppress(EngineError), Lease(self, "status", is_query=True) as lease:  # the state shows why it is missing
             answers = [reply.value or {} for reply in lease.on_ranks("status", range(self.world_size))]
-        counts = self.calls()
         state, current = self.state, self._lease
         if state == "busy" and current is not None:
             state = f"busy with {current.task}"
-        rows = [
-            {
-                "rank": info.rank,
-                "host": info.host,
-                "pid": info.pid,
-                "backend": self.backend,
-                "library": info.capabilities.library,
-                "state": state,
-                "calls": counts[info.rank] if counts[info.rank] >= 0 else pd.NA,
-                "communicators": answer.get("communicators", pd.NA),
-                "memory_bytes": answer.get("memory_bytes", pd.NA),
-            }
-            for info, answer in zip(self.ranks, answers, strict=True)
-        ]
-        return pd.DataFrame(rows).astype(dict.fromkeys(("calls", "communicators", "memory_bytes"), "Int64"))
+        return status_frame(self.ranks, self.backend, state, self.calls(), answers)
 
     def library_logs(self) -> list[str]:
         """Return NCCL's debug output by rank, which is empty unless ``env`` of `launch` sets NCCL_DEBUG."""
         return self._rank_set.library_logs()
-
-    def _library_log(self) -> str:
-        """Return what the ranks and their library printed, for the explanation of an error."""
-        parts = [without_banner(self._rank_set.printed())]
-        for rank, log in enumerate(self.library_logs()):
-            # Prefixes keep the rank: most lines of NCCL name only the process.
-            parts += [f"[rank{rank}]: {line}" for line in log[-_MOST_LIBRARY_LOG:].splitlines()]
-        return "\n".join(part for part in parts if part)
 
     def __repr__(self) -> str:
         return f"<Engines: {self.where}, {self.state}; next: {_NEXT.get(self.state, '.status()')}>"
@@ -438,6 +411,16 @@ class Engines:
             If `steps` is not a positive integer, or the folder has traces already.
         ParseError
             If the steps contain no collective.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines:  # with MPI, Gloo and NCCL, it returns a trace
+        ...     engines.profile(lambda comm: comm.all_reduce(comm.xp.ones(1024)), "dp=2")
+        Traceback (most recent call last):
+        ...
+        meshlab.errors.EngineError: torch needs a process per rank, but these ranks are threads of one process; start
+        engines with ml.launch(n)
         """
         return implementation(Engines.profile)(
             self, function, mesh, steps=steps, arguments=arguments, folder=folder, deadline_s=deadline_s
@@ -613,10 +596,24 @@ class Engines:
         mesh : DeviceMesh or str, optional
             A mesh that the ranks that are left must fit, such as ``"dp=-1, tp=2"``. If it does not, nothing changes.
 
+        Returns
+        -------
+        tuple of str
+            The lost ranks, such as ``("rank 3",)``, or the lost hosts of ``launch(hosts=…)``.
+
         Raises
         ------
         EngineError, MeshError
             As `restart`, and if no ranks are left, as with MPI and Gloo, whose ranks end together.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines:  # with NCCL, it returns the lost ranks
+        ...     engines.shrink()
+        Traceback (most recent call last):
+        ...
+        meshlab.errors.EngineError: the engines have no hosts to leave out; call engines.restart() to start new ranks
         """
         return tuple(self._restart(mesh, self._rank_set.leave_out_ranks))
 

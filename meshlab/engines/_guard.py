@@ -10,10 +10,12 @@ from meshlab.base._errors import EngineError
 from meshlab.base._hints import Hint
 from meshlab.engines._disagreement import describe_disagreement, find_disagreement
 from meshlab.engines._positions import CallSummary
-from meshlab.engines._rounds import Round, RoundFailedError
+from meshlab.engines._rounds import RankSet, Round, RoundFailedError, without_banner
 
 if TYPE_CHECKING:
     from meshlab.engines._engines import Engines
+
+_MOST_LIBRARY_LOG = 1 << 18  # characters per rank, for the explanation of an error
 
 
 @contextmanager
@@ -26,7 +28,8 @@ def guarded(engines: Engines, current: Round) -> Iterator[None]:
         if engines._state != "ready":  # `close` or `kill`, called by another thread, made the round fail
             how = "closed" if engines._is_closed() else f"stopped ({engines._why_broken})"
             raise EngineError(f"the engines were {how} while {task}") from failure
-        library_log = engines._library_log()  # first, because mpiexec also prints how the other ranks are killed
+        # First, because mpiexec also prints how the other ranks are killed.
+        library_log = library_log_of(engines._rank_set)
         engines._break(failure.reason)
         recovery = engines._rank_set.recovery()
         raise EngineError(
@@ -61,3 +64,12 @@ def _raise_disagreement(engines: Engines, key: int, summaries: Mapping[int, Call
     else:
         engines._groups.close("after a disagreement")
     raise EngineError(reason, hint=hint, rank=ranks[0], host=engines.ranks[ranks[0]].host)
+
+
+def library_log_of(rank_set: RankSet) -> str:
+    """Return what the ranks and their library printed, for the explanation of an error."""
+    parts = [without_banner(rank_set.printed())]
+    for rank, log in enumerate(rank_set.library_logs()):
+        # Prefixes keep the rank: most lines of NCCL name only the process.
+        parts += [f"[rank{rank}]: {line}" for line in log[-_MOST_LIBRARY_LOG:].splitlines()]
+    return "\n".join(part for part in parts if part)

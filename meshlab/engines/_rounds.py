@@ -591,3 +591,26 @@ def frame_of(replies: Sequence[Reply], groups: Groups) -> pd.DataFrame:
     )
     frame.attrs["tracebacks"] = {reply.rank: reply.trace for reply in replies if reply.error is not None}
     return frame
+
+
+def status_frame(
+    ranks: Sequence[RankInfo], backend: str, state: str, counts: Sequence[int], answers: Sequence[Mapping[str, Any]]
+) -> pd.DataFrame:
+    """Return the result of `Engines.status`."""
+    import pandas as pd
+
+    rows = [
+        {
+            "rank": info.rank,
+            "host": info.host,
+            "pid": info.pid,
+            "backend": backend,
+            "library": info.capabilities.library,
+            "state": state,
+            "calls": counts[info.rank] if counts[info.rank] >= 0 else pd.NA,
+            "communicators": answer.get("communicators", pd.NA),
+            "memory_bytes": answer.get("memory_bytes", pd.NA),
+        }
+        for info, answer in zip(ranks, answers, strict=True)
+    ]
+    return pd.DataFrame(rows).astype(dict.fromkeys(("calls", "communicators", "memory_bytes"), "Int64"))

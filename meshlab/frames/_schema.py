@@ -120,7 +120,7 @@ RESULTS = _columns(
     (
         "trend",
         "float64",
-        "Relative change of the time from the first to the last batch: 0.1 is 10 % slower. Missing if it is not "
+        "Relative change of the time from the first to the last batch: 0.1 is 10 % more time. Missing if it is not "
         "significant.",
     ),
     ("algbw_gbs", "float64", "Algorithm bandwidth, size_bytes / time_us, in GB/s."),

@@ -11,7 +11,7 @@ import numpy as np
 from meshlab.base._errors import BenchError
 from meshlab.base._units import THIN, format_size, format_time_us
 from meshlab.plots._style import PALETTE, PREVIOUS, axes_size, legend_above, set_title, wrap_words, write_beside
-from meshlab.plots._time_bars import GAP, TEXT, Line, check_frame, filled, fit_height, ink, lay_out, open_bars
+from meshlab.plots._time_bars import GAP, TEXT, BarLine, check_frame, filled, fit_height, ink, lay_out, open_bars
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +79,7 @@ def overlap(frame: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     bars = [row.values for row in rows if row.values is not None]
     longest = max(max(bar.get("exposed_us_hi") or 0, bar["exposed_us"], bar["communication_us"]) for bar in bars)
     lowest = min(0.0, *(bar["exposed_us"] for bar in bars))
-    lines = [Line(row.place, row.label, _text(row), row.values is None) for row in rows]
+    lines = [BarLine(row.place, row.label, _text(row), row.values is None) for row in rows]
     scale = lay_out(ax, lines, (lowest, longest), "time that the call adds to the product")
     for row, line in zip(rows, lines, strict=True):
         _draw_row(ax, row, scale, line.text)

@@ -22,7 +22,7 @@ from meshlab.plots._style import (
 from meshlab.plots._time_bars import (
     GAP,
     TEXT,
-    Line,
+    BarLine,
     bars_svg,
     check_frame,
     filled,
@@ -115,7 +115,7 @@ def _draw(ax: Axes, frame: pd.DataFrame, verdict: str, *, is_new: bool) -> Axes:
     axes = list(frame["axis"].dropna().unique())
     colors = {axis: _COLORS[number % len(_COLORS)] for number, axis in enumerate(axes)}
     is_long = axes_size(ax)[0] > 420
-    lines = [Line(row.place, row.label, _text(row, is_long=is_long), row.is_step) for row in rows]
+    lines = [BarLine(row.place, row.label, _text(row, is_long=is_long), row.is_step) for row in rows]
     scale = lay_out(ax, lines, (0, _longest(rows)), "time")
     for row, line in zip(rows, lines, strict=True):
         _draw_row(ax, row, colors, scale, line.text)

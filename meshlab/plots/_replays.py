@@ -12,7 +12,7 @@ from meshlab.plots._style import PALETTE, PREVIOUS, legend_above, room_right, se
 from meshlab.plots._time_bars import (
     GAP,
     TEXT,
-    Line,
+    BarLine,
     bars_svg,
     check_frame,
     filled,
@@ -102,14 +102,14 @@ def _draw(ax: Axes, frame: pd.DataFrame, verdict: str, *, is_new: bool) -> Axes:
     return ax
 
 
-def _lines(rows: Sequence[Mapping[Any, Any]]) -> list[Line]:
+def _lines(rows: Sequence[Mapping[Any, Any]]) -> list[BarLine]:
     """Return the line of each bar. The first bar of an axis names it, after a gap."""
-    lines: list[Line] = []
+    lines: list[BarLine] = []
     for row, before in zip(rows, [None, *rows], strict=False):
         side = "replay" if row["side"] == "default" else str(row["side"])
         is_first = before is None or before["axis"] != row["axis"]
         place = lines[-1].place + 1 + is_first * GAP / _ROW if lines else 0.0
-        lines.append(Line(place, f"{row['axis']}, {side}" if is_first else side, _text(row)))
+        lines.append(BarLine(place, f"{row['axis']}, {side}" if is_first else side, _text(row)))
     return lines
 
 

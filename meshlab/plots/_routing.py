@@ -98,17 +98,14 @@ def _compose(ax: Axes, routing: Routing, curves: list[_Placed]) -> float:
 def _placements(routing: Routing, replicas: int | None) -> list[_Placed]:
     """Return the routing, and those with other places and with replicas if their busiest rank has less."""
     curves = [_Placed(routing, "before")]
-    number = routing.n_ranks if replicas is None else as_integer(replicas)
-    if number is None:
-        raise MeshError(f"replicas must be an integer of at least 0, not {replicas!r}")
+    number = routing.n_ranks if replicas is None else replicas
     if not routing.replicas:
         curves.append(_Placed(routing.balanced(), "other places"))
-    if number:
-        is_usual = replicas is None
+    if as_integer(number) != 0:  # balanced() checks it
         try:
             better = routing.balanced(number)
         except MeshError:
-            if not is_usual:
+            if replicas is not None:
                 raise
         else:
             curves.append(_Placed(better, f"{number:,} replicas"))

@@ -30,7 +30,7 @@ _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
 
 
 @dataclass(frozen=True)
-class Line:
+class BarLine:
     """The label in front of a bar and the text at its end. A heading has no text."""
 
     place: float  # in rows, from the top
@@ -61,7 +61,7 @@ def bars_svg(draw: Callable[[Axes], object], label: str) -> str:
     return figure_svg(figure, label=label)
 
 
-def lay_out(ax: Axes, lines: Sequence[Line], range_us: tuple[float, float], meaning: str) -> float:
+def lay_out(ax: Axes, lines: Sequence[BarLine], range_us: tuple[float, float], meaning: str) -> float:
     """Set the limits, labels and grid for bars within a range of times. Return the µs of a unit of the axis."""
     low, high = range_us
     scale, unit = next(((scale, unit) for scale, unit in _UNITS if high >= scale), _UNITS[-1])
@@ -80,7 +80,7 @@ def lay_out(ax: Axes, lines: Sequence[Line], range_us: tuple[float, float], mean
     return scale
 
 
-def fit_height(ax: Axes, lines: Sequence[Line], row: float, above: float, *, is_new: bool) -> None:
+def fit_height(ax: Axes, lines: Sequence[BarLine], row: float, above: float, *, is_new: bool) -> None:
     """Give a new figure the height of its rows, of `row` points each, or leave room above the axes of another one."""
     if is_new:
         set_height(ax, (lines[-1].place + 1) * row, above=above, below=_BELOW)

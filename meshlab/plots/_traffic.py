@@ -87,10 +87,9 @@ def traffic(
     whole = as_traffic(traffic)
     cells = _cells(whole, hosts)
     n = len(cells.names)
-    side = float(np.clip(_CELL * n, _LEAST, _MOST))
     left = max(text_width(name, _POINTS) for name in (cells.names[0], cells.names[-1])) + 34
-    margins = Margins(left, _BAR + _GAP + 26, _BAR + _GAP + _COLOR_BAR, 96.0)
-    ax = open_axes(ax, left + side + margins.right, margins.above + side + margins.below, margins)
+    width, height, margins = _layout(n, left)
+    ax = open_axes(ax, width, height, margins)
     reserve(ax, left=margins.left, right=margins.right, below=margins.below)
     title = [f"{whole.name} traffic", f"{whole.n_ranks} rank{'s' * (whole.n_ranks != 1)}"]
     title += [f"{n} hosts"] if cells.what == "host" else []
@@ -99,6 +98,13 @@ def traffic(
     _draw_cells(ax, cells)
     _draw_sums(ax, cells)
     return ax
+
+
+def _layout(n: int, left: float) -> tuple[float, float, Margins]:
+    """Return the width, the height and the margins of the figure of n rows, in points."""
+    side = float(np.clip(_CELL * n, _LEAST, _MOST))
+    margins = Margins(left, _BAR + _GAP + 26, _BAR + _GAP + _COLOR_BAR, 96.0)
+    return margins.left + side + margins.right, margins.above + side + margins.below, margins
 
 
 def _cells(traffic: Traffic, hosts: Any) -> _Cells:
@@ -234,17 +240,11 @@ def figure_html(traffic: Traffic) -> str:
     return figure_svg(figure, label=figure.axes[0].get_title(loc="left"))
 
 
-def figure_of(traffic: Traffic) -> Figure:
+def figure_of(between: Traffic) -> Figure:
     """Return the figure of a traffic between ranks, without registering it with pyplot."""
     from matplotlib.figure import Figure
 
-    n = traffic.n_ranks or 1
-    side = float(np.clip(_CELL * n, _LEAST, _MOST))
-    margins = Margins(50.0, _BAR + _GAP + 26, _BAR + _GAP + _COLOR_BAR, 96.0)
-    width, height = margins.left + side + margins.right, margins.above + side + margins.below
+    width, height, margins = _layout(between.n_ranks or 1, 50.0)
     figure = Figure((width / 72, height / 72))
-    _draw(traffic, ax=figure.add_axes(margins.box(width, height)))
+    traffic(between, ax=figure.add_axes(margins.box(width, height)))
     return figure
-
-
-_draw = traffic  # whose name is that of an argument in `figure_of`

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -66,7 +67,7 @@ class RecordedCall:
         return tuple(rank for group in self.groups for rank in group)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class CallList:
     """The calls of a trace that can be made again, in the order in which they began."""
 
@@ -81,6 +82,17 @@ class CallList:
     def kinds(self) -> list[CallKind]:
         """The different calls, in the order in which they began first."""
         return list(dict.fromkeys(call.kind for call in self.calls))
+
+    @cached_property
+    def _groups(self) -> Mapping[str, set[tuple[int, ...]]]:
+        groups: dict[str, set[tuple[int, ...]]] = {}
+        for call in self.calls:
+            groups.setdefault(call.kind.axis, set()).add(call.groups[0])
+        return groups
+
+    def n_groups(self, axis: str) -> int:
+        """Return the number of groups of an axis with recorded calls, without those of ranks that have no file."""
+        return len(self._groups[axis])
 
     @property
     def left_out_text(self) -> str:

@@ -28,13 +28,8 @@ def plan_from_trace(trace: Trace, mesh: MeshLike | None = None, **arguments: Unp
     calls = list_calls(trace, mesh)
     if calls.left_out:
         warnings.warn(f"the plan lacks calls of the trace: {calls.left_out_text}", stacklevel=3)
-    counts: Counter[CallKind] = Counter()
-    n_groups: dict[str, int] = {}
-    for call in calls.calls:
-        counts[call.kind] += 1
-    for axis in {kind.axis for kind in counts}:
-        n_groups[axis] = len({call.groups[0] for call in calls.calls if call.kind.axis == axis})
-    planned = [_planned(kind, n / n_groups[kind.axis] / calls.n_steps) for kind, n in counts.items()]
+    counts = Counter(call.kind for call in calls.calls)
+    planned = [_planned(kind, n / calls.n_groups(kind.axis) / calls.n_steps) for kind, n in counts.items()]
     sized = [call for call in planned if call.size_bytes]
     if not sized:
         raise BenchError("the calls of the trace move no data", hint="benchmark a barrier: ml.Plan('barrier', axis)")

@@ -155,13 +155,11 @@ def _only(a: CandidateSide, b: CandidateSide) -> list[tuple[str, list[str]]]:
 def _decided(ratio: TimeRatio, reason: str, unit: str) -> tuple[Choice, str]:
     is_faster = ratio.high < 1
     near, far = (ratio.high, ratio.low) if is_faster else (ratio.low, ratio.high)
+    change = f"{_percent_range(1 - near, 1 - far)} {'less' if is_faster else 'more'} time than A"
     if abs(1 - far) < _NEGLIGIBLE:
-        return _undecided(f"B is only {_percent_range(1 - near, 1 - far)} {'faster' if is_faster else 'slower'}{unit}")
-    if far > 2:
-        words = f"takes {_plain_range(near, far)} times as long as A"
-    else:
-        words = f"is {_percent_range(abs(1 - near), abs(1 - far))} {'faster' if is_faster else 'slower'}"
-    return "B" if is_faster else "A", f"B {words}{unit}, because {reason}."
+        return _undecided(f"B takes only {change}{unit}")
+    words = f"{_plain_range(near, far)} times as long as A" if far > 2 else change
+    return "B" if is_faster else "A", f"B takes {words}{unit}, because {reason}."
 
 
 def _tied(ratio: TimeRatio, what: str, unit: str) -> tuple[Choice, str]:

@@ -447,7 +447,7 @@ def test_errors_of_the_command_name_its_options(make_log, tmp_path, capsys):
         ),
         (
             {"after": good, "threshold": -1.0},
-            "threshold must be positive, not -1; 0.05, or 5%, reports rows that are 5 % slower",
+            "threshold must be positive, not -1; 0.05, or 5%, reports rows that take 5 % more time",
         ),
     ):
         assert print_comparison(good, **arguments) == 2

@@ -80,6 +80,21 @@ def test_tensor_parallel_calls_show_the_hidden_size(is_parallel: bool) -> None:
     assert (job.sequence_parallel, job.hidden, job.zero, job.dtype) == (is_parallel, 512, 0, "bfloat16")
 
 
+def test_element_types_have_all_their_names() -> None:
+    plain = replace(MODEL, zero=0)
+    job = ml.Job.from_trace(trace_of(plain, "dp=4"), layers=4, dtype="bf16", gradient_dtype="fp32", **SIZES)
+    assert (job.dtype, job.gradient_dtype, job.ffn_hidden) == ("bfloat16", "float32", 1024)
+    sizes = {name: value for name, value in SIZES.items() if name != "hidden"}
+    job = ml.Job.from_trace(trace_of(plain, "dp=2, tp=2"), layers=4, ffn_hidden=1024, dtype="bf16", **sizes)
+    assert job.hidden == 512
+
+
+@pytest.mark.parametrize(("name", "mesh"), [("sequence", "tp=4"), ("micro_batch", "tp=4"), ("global_batch", "dp=4")])
+def test_sizes_that_are_not_integers_are_refused(name: str, mesh: str) -> None:
+    with pytest.raises(MeshError, match=f"{name} must be .*not 'four'"):
+        ml.Job.from_trace(trace_of(MODEL, mesh), layers=4, ffn_hidden=1024, **(SIZES | {name: "four"}))
+
+
 def test_what_a_trace_does_not_show_is_asked_for() -> None:
     trace = trace_of(MODEL, "dp=4")
     expected = "a trace does not show hidden, heads, sequence and global_batch of the job; pass them, or a preset"
@@ -105,7 +120,7 @@ def test_as_many_gathers_as_reductions_do_not_show_the_sharding() -> None:
 def test_an_axis_without_a_role_is_asked_for() -> None:
     trace = job_trace("x=4", [JobCall("x")])
     with pytest.raises(
-        MeshError, match=r"the axis 'x' of the trace is none of a training job; pass mesh= with the axes pp,"
+        MeshError, match=r"the axis 'x' of the trace is not an axis of a training job; pass mesh= with the axes pp,"
     ):
         ml.Job.from_trace(trace)
     with pytest.raises(MeshError, match="does not show layers"):

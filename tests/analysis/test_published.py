@@ -12,6 +12,8 @@ import meshlab as ml
 from meshlab.analysis._published import matching_references, published, reference_lines
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.prediction._published import published_curves
+from meshlab.traces._joining import join_ranks
+from meshlab.traces._rank_trace import PROFILE, CallRows, ProcessGroup, RankTrace
 
 SINGLE_VALUES = (
     # The values at the largest size that meshlab compared with before it had curves.
@@ -112,6 +114,21 @@ def test_a_library_with_other_columns_is_refused(tmp_path, monkeypatch):
     pd.DataFrame({"curve": ["a"]}).to_parquet(library)
     with pytest.raises(ml.MeshlabError, match="lacks the column collective"):
         published_curves()
+
+
+def test_calls_whose_number_of_ranks_is_unknown_are_not_compared():
+    def trace(**group):
+        calls = CallRows()
+        calls.add("all_reduce", 0.0, 10.0, size_bytes=1024.0)
+        calls.add("all_reduce", 20.0, 10.0, size_bytes=1024.0, **group)
+        groups = (ProcessGroup("0", "world", tuple(range(8))),)
+        return ml.Trace(join_ranks([RankTrace("rank0", PROFILE, 0, 8, groups, calls.columns(), host="a", zero_ns=0)]))
+
+    assert trace(group=0).frame()["n_ranks"].isna().tolist() == [True, False]
+    table = trace(group=0).published("H100")
+    assert set(zip(table["collective"], table["n_ranks"], strict=True)) == {("all_reduce", 8)}
+    with pytest.raises(ml.MeshlabError, match="no published run has the calls of the trace on"):
+        trace().published("H100")
 
 
 def test_references_match_by_gpu_collective_and_number_of_ranks():

@@ -73,12 +73,16 @@ def test_several_launches_are_several_sets_of_ranks(thread_engines: ml.Engines) 
     [
         ({"matrix": [(1, 2)]}, r"a matrix product is a number or \(m, n, k\), not \(1, 2\)"),
         ({"matrix": 0}, "a matrix product is a number or"),
+        ({"matrix": "8192"}, r"a matrix product is a number or \(m, n, k\), not '8192'"),
+        ({"matrix": []}, r"overlap\(\) needs a matrix and an element type; pass matrix=8192, dtype='float16'"),
+        ({"dtype": []}, r"overlap\(\) needs a matrix and an element type"),
         ({"rounds": 0}, "rounds must be an integer of at least 1, not 0"),
         ({"first": "both"}, "first must be 'call' or 'product', not 'both'"),
         ({"launchs": 2}, "overlap\\(\\) has no argument 'launchs' .did you mean 'launches'"),
         ({"options": [{"alg": "ring"}]}, "unknown option 'alg'"),
         ({"options": ["buffers", {"max_ctas": 4}]}, "options are either names or mappings, not both"),
         ({"options": [{"setting": "ring"}]}, "unknown setting 'ring'"),
+        ({"options": [{"min_ctas": 8, "max_ctas": 4}]}, "min_ctas=8 is larger than every max_ctas"),
         ({"matrix": 1 << 20}, "takes .* per rank, but .* may be used"),
     ],
 )

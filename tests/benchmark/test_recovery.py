@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import meshlab as ml
@@ -11,11 +12,28 @@ from meshlab.base._errors import BenchError, EngineError
 from meshlab.benchmark._recovery import _row, _sentence
 
 
+def n_open(comm: Any) -> int:
+    from meshlab.benchmark.on_ranks import _faults
+
+    return len(_faults._open)
+
+
+def are_closed_before_others_open(comm: Any) -> bool:
+    from meshlab.benchmark.on_ranks import _faults
+
+    _faults.open_communicators(comm, [np.zeros(comm.size, dtype=np.int32)])
+    (group,) = _faults._open
+    _faults.open_communicators(comm, [])
+    return bool(group._is_closed)
+
+
 @pytest.mark.full
 def test_a_killed_and_a_stuck_rank_cost_seconds_until_all_ranks_reduce_again() -> None:
     with ml.launch(2, backend="mpi") as engines:
         frame = ml.benchmark.recovery(engines, "dp=1, tp=2", communicators=3, repeats=1, deadline_s=1.0)
         assert engines.state == "ready"
+        assert engines.run(n_open)["value"].tolist() == [0, 0]
+        assert engines.run(are_closed_before_others_open)["value"].all()
         with pytest.raises(EngineError, match="the ranks of mpi do not survive the fault of another one"):
             engines.shrink()
         assert engines.state == "ready"

@@ -377,8 +377,8 @@ def test_a_decision_without_code(shown, wb, page, tmp_path):
     assert [part.partition(":")[0] for part in wb.failed] == ["leaf"]
     sentence = page.locator(".ml-decision").inner_text()
     assert sentence == wb.decision
-    assert sentence.startswith("B is ")
-    assert " faster, because " in sentence
+    assert sentence.startswith("B takes ")
+    assert " less time than A, because " in sentence
     assert page.locator(".ml-decision-table tbody th").first.inner_text() == "Step time"
 
     for name in ("Report HTML", "Interactive page HTML"):
@@ -423,7 +423,7 @@ def test_a_decision_with_the_keyboard_alone(shown, wb, page):
     page.keyboard.press("Enter")
     shown.wait()
     assert str(wb.mesh) == first.splitlines()[0]
-    assert page.locator(".ml-decision").inner_text().startswith("B is ")
+    assert page.locator(".ml-decision").inner_text().startswith("B takes ")
     stage = page.locator(".ml-of-b .ml-stage")
     stage.focus()
     page.keyboard.press("ArrowRight")

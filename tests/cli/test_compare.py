@@ -54,7 +54,7 @@ def test_compare_names_runs_after_their_folders_and_accepts_percent(
         with pytest.raises(SystemExit) as stop:
             main(["compare", "a", "b", f"--threshold={text}"])
         assert stop.value.code == 2
-        assert "is not a positive fraction; write 0.05 or 5% for 5 % slower" in capsys.readouterr().err
+        assert "is not a positive fraction; write 0.05 or 5% for 5 % more time" in capsys.readouterr().err
     assert main(["compare", str(tmp_path / "wednesday"), str(tmp_path / "monday")]) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -60,3 +60,21 @@ def test_a_trace_is_replayed(files: list[str], tmp_path: Path, capsys: pytest.Ca
     assert "threads has only plain buffers" in capsys.readouterr().err
     assert main(["trace", *files, "--replay", "-o", str(tmp_path / "job.html")]) == 2
     assert "must end in .csv with --replay" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--follow", "--replay"], "--follow cannot be combined with --steps, --run, --published, --replay, --gaps or"),
+        (["--follow", "--gaps"], "--follow cannot be combined with"),
+        (["--follow", "--buffers", "symmetric"], "--follow cannot be combined with"),
+        (["--replay", "--steps"], "--replay cannot be combined with --steps, --run or --published; omit one of them"),
+        (["--replay", "--run", "folder"], "--replay cannot be combined with"),
+        (["--replay", "--published", "H100"], "--replay cannot be combined with"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(
+    files: list[str], capsys: pytest.CaptureFixture[str], options: list[str], sentence: str
+) -> None:
+    assert main(["trace", str(Path(files[0]).parent), *options]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())

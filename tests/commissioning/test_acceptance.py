@@ -23,7 +23,7 @@ from meshlab.cli._main import main
 from meshlab.commissioning import _acceptance as accepting
 from meshlab.commissioning import _plans as planning
 from meshlab.commissioning._doctor import Check, run_checks
-from meshlab.commissioning._plans import machine_mesh, matching_preset, plans
+from meshlab.commissioning._plans import confirming, machine_mesh, matching_preset, plans
 from meshlab.report._stages import StageResult, Stages
 from meshlab.runs._rundata import RunData
 
@@ -471,6 +471,61 @@ def test_a_host_that_was_slow_once_passes(three_hosts: ml.Engines, faster: None,
     found = accept(three_hosts)
     assert (outcomes(found)["fabric"], outcomes(found)["nodes"]) == ("passed", "passed")
     assert "when they were measured again" in " ".join(stage(found, "fabric").sentences)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("n_measured", [1, 2, 3])
+def test_a_measurement_that_fails_names_the_parts_that_were_slow_before(
+    three_hosts: ml.Engines,
+    faster: None,
+    plant_slow_host: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    n_measured: int,
+) -> None:
+    real, n_fabric = accepting.bench, 0
+
+    def bench(engines: ml.Engines, mesh: Any, plan: ml.Plan, **options: Any) -> Run:
+        nonlocal n_fabric
+        n_fabric += plan in (fabric, confirming(fabric))
+        if n_fabric > n_measured:
+            raise EngineError("rank 3 is gone")
+        return real(engines, mesh, plan, **options)
+
+    fabric = plans(ml.DeviceMesh(node=3, local=2), three_hosts, None, quick=True)["fabric"].plan
+    assert fabric is not None
+    plant_slow_host("n1", *range(1, 9))
+    monkeypatch.setattr(accepting, "may_be_chance", lambda times: True)
+    monkeypatch.setattr(accepting, "bench", bench)
+    found = accept(three_hosts)
+    before = "measurement before" if n_measured == 1 else "measurements before"
+    assert stage(found, "fabric").outcome == "failed"
+    assert stage(found, "fabric").sentences[:2] == ("rank 3 is gone.", f"In the {before}, the slow parts were n1.")
+
+
+@pytest.mark.full
+def test_the_last_measurement_between_hosts_is_continued(
+    three_hosts: ml.Engines, faster: None, plant_slow_host: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, real, n_waits = tmp_path / "a", accepting._wait, 0
+
+    def interrupt(run: Run) -> None:
+        nonlocal n_waits
+        n_waits += 1
+        real(run)
+        if n_waits == 4:  # of the pairs, and of the paths between hosts
+            raise KeyboardInterrupt
+
+    plant_slow_host("n1", *range(1, 20))
+    monkeypatch.setattr(accepting, "may_be_chance", lambda times: True)
+    monkeypatch.setattr(accepting, "_wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        accept(three_hosts, out=folder)
+    third = Run.load(folder / "fabric-again-2")
+    found = accept(three_hosts, resume=folder)
+    assert stage(found, "fabric").sentences[0] == "N1 is SLOW in four measurements."
+    assert Run.load(folder / "fabric-again-2").run_id == third.run_id
+    pd.testing.assert_frame_equal(Run.load(folder / "fabric-again-2").results, third.results)
+    assert Run.load(folder / "fabric-again-3").state == "done"
 
 
 def test_the_reason_for_a_mesh_is_given() -> None:

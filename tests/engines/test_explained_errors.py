@@ -15,6 +15,7 @@ import meshlab as ml
 from meshlab.base._errors import BenchError, EngineError, brief_explanation, explained_text
 from meshlab.base._hints import NEW_RANKS, Hint
 from meshlab.cli._output import error_text, print_error
+from meshlab.engines._guard import library_log_of
 
 WARNING = (
     "node1:91:130 [1] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-Q7d to 33030532 bytes, "
@@ -87,7 +88,7 @@ def test_the_log_of_a_library_is_read_from_its_files(
 ) -> None:
     logs = ["", WARNING, *[""] * (thread_engines.world_size - 2)]
     monkeypatch.setattr(thread_engines._rank_set, "library_logs", lambda: logs, raising=False)
-    assert thread_engines._library_log() == f"[rank1]: {WARNING}"
+    assert library_log_of(thread_engines._rank_set) == f"[rank1]: {WARNING}"
 
 
 @pytest.mark.parametrize("log", ["", "Traceback (most recent call last):\n  ValueError: no", "\0\1\2"])

@@ -43,7 +43,7 @@ def test_balanced_experts_have_one_curve(ax: Axes) -> None:
 def test_without_replicas_there_may_be_no_better_place(ax: Axes) -> None:
     """Each rank has one expert."""
     routing(JOB.routing("ep=32"), 0, ax=ax)
-    assert "and no better place of the experts" in title(ax)
+    assert "and no better placement was found" in title(ax)
 
 
 def test_the_busiest_nic_is_named(ax: Axes) -> None:
@@ -60,6 +60,8 @@ def test_wrong_arguments_are_explained(ax: Axes) -> None:
         routing(JOB.routing("ep=8"), 3, ax=ax)
     with pytest.raises(MeshError, match="replicas must be an integer"):
         routing(JOB.routing("ep=8"), 1.5, ax=ax)  # type: ignore[arg-type]
+    with pytest.raises(MeshError, match="replicas must be an integer"):
+        routing(JOB.routing("ep=8"), False, ax=ax)
 
 
 def test_a_page_has_the_traffic_before_and_after() -> None:

@@ -153,6 +153,16 @@ def test_only_the_job_that_wrote_last_is_shown(tmp_path: Path) -> None:
         assert live.trace().world_size == 4
 
 
+def test_a_job_after_another_one_has_its_own_communicators(tmp_path: Path) -> None:
+    append(tmp_path, range(10))
+    with ml.Trace.follow(tmp_path, interval_s=60.0) as live:  # so that all ranks of the second job appear at once
+        for rank in range(4):
+            text = lines(rank, range(5), job=7, dumped_us=int(time.time() * 1e6))
+            (tmp_path / f"second{rank}.log").write_text(text)
+    assert live.n_calls == 60
+    assert live.by_axis().set_index("axis")["calls"].to_dict() == {"dp-tp": 1, "tp": 3, "dp": 1}
+
+
 def test_ranks_without_a_communicator_of_all_are_not_numbered(tmp_path: Path) -> None:
     append(tmp_path, range(1, 20))
     with ml.Trace.follow(tmp_path, interval_s=INTERVAL_S) as live:

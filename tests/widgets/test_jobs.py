@@ -210,7 +210,7 @@ def test_the_decision_is_a_sentence_with_a_reason(wb):
     assert wb.decision == "Not decided, because the step takes the same time in both."
     wb.mesh = "dp=8, tp=4"
     reason = r"tp takes 4\.2\d\u2009s less \(4 ranks instead of 8\)"
-    assert re.fullmatch(rf"B is 5 to 36\u2009% faster, because {reason}\.", wb.decision)
+    assert re.fullmatch(rf"B takes 5 to 36\u2009% less time than A, because {reason}\.", wb.decision)
     assert wb.comparison.choice == "B"
     labels = [label for label, *_ in wb.comparison.rows]
     exposed = ["tp, exposed", "cp, exposed", "dp, exposed"]
@@ -235,7 +235,7 @@ def test_a_difference_within_the_own_errors_of_two_layouts_is_not_decided(wb):
 def test_small_differences_are_not_decided(wb):
     wb.pin()
     do(wb, "fail", part="node1/NIC3")
-    assert wb.decision.startswith("Not decided, because B is only 0.1 to 0.2")
+    assert wb.decision.startswith("Not decided, because B takes only 0.1 to 0.2")
     assert wb.comparison.choice == "not decided"
 
 
@@ -260,7 +260,7 @@ def test_without_a_job_calls_move_as_many_bytes_in_all_groups(machine):
     assert re.fullmatch(r"\+1\d %", changes["dp"])
     do(wb, "undo")
     do(wb, "fail", part="node1/NIC3")
-    assert wb.decision.startswith("B is 28 to 3")
+    assert wb.decision.startswith("B takes 28 to 3")
     assert wb.decision.endswith("because dp shares NICs or changes rails (in A it stays on its rails).")
     do(wb, "paste", text="pp=2, dp=2, tp=8")
     assert "pp is only in B; with a job, their steps can be compared" in wb.decision
@@ -270,7 +270,7 @@ def test_a_candidate_keeps_its_job(wb):
     wb.pin()
     assert wb.pinned == (wb.cluster, wb.mesh, wb.job)
     do(wb, "job_field", field="recompute", value="full")
-    assert wb.decision.startswith("B is ")
+    assert wb.decision.startswith("B takes ")
     assert "because computation takes" in wb.decision
     again = rerun(wb)
     assert (again.decision, again.pinned, again.code) == (wb.decision, wb.pinned, wb.code)
@@ -278,7 +278,7 @@ def test_a_candidate_keeps_its_job(wb):
     assert wb.job.recompute == "none"
     wb.pinned = (wb.cluster, "dp=2, tp=16")
     assert len(wb.pinned) == 2
-    assert wb.decision.startswith("B is ")
+    assert wb.decision.startswith("B takes ")
     with pytest.raises(MeshError, match="pinned must be a cluster and a mesh"):
         wb.pinned = (wb.cluster, "dp=8, tp=4", wb.job, "", "more")
 

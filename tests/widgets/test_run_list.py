@@ -45,8 +45,8 @@ def measured(widget: MeasureWidget, n: int) -> list[ml.Run]:
     ("ratio", "text"),
     [
         (1.0, "as fast"),
-        (1.07, "7\u2009% slower"),
-        (0.93, "7\u2009% faster"),
+        (1.07, "7\u2009% more time"),
+        (0.93, "7\u2009% less time"),
         (2.34, "2.3 times slower"),
         (0.000829, "1,200 times faster"),
         (1206.0, "1,200 times slower"),

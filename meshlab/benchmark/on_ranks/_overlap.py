@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -98,11 +99,8 @@ def measure_pairs(
     n_wrong: list[int | None] = [None] * len(steps)
     with comm.backend.local(), ExitStack() as held:
         lanes: dict[int, _Lanes] = {}
+        set_up = partial(set_up_beside, product, first=how.first)
         for number, step in enumerate(steps):
-
-            def set_up(comm: Communicator, step: Step, check: bool) -> tuple[PairedCall, int | None]:
-                return set_up_beside(product, comm, step, check, how.first)
-
             call, n_wrong[number], trial = prepare_trial(comm, step, True, vote, set_up)
             status: Status = "ok" if trial is None else trial.status
             message = "" if trial is None else trial.message

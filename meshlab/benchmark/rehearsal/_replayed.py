@@ -146,17 +146,14 @@ class Replay:
         with np.errstate(invalid="ignore"):
             return (self._then > _SLOW * self._now) & (self._then - self._now > self.error_us)
 
-    def _numbers(self, axis: str | None = None, kind: CallKind | None = None) -> list[int]:
-        """Return the indices of the calls along an axis, or of a kind."""
-        return [
-            index
-            for index, call in enumerate(self.call_list.calls)
-            if (axis is None or call.kind.axis == axis) and (kind is None or call.kind == kind)
-        ]
-
-    def _n_groups(self, axis: str) -> int:
-        """Return the number of groups of an axis with calls of their own."""
-        return len({call.groups[0] for call in self.call_list.calls if call.kind.axis == axis})
+    @cached_property
+    def _numbers(self) -> Mapping[CallKind | str, list[int]]:
+        """The indices of the calls of each kind, and along each axis."""
+        numbers: dict[CallKind | str, list[int]] = {}
+        for index, call in enumerate(self.call_list.calls):
+            numbers.setdefault(call.kind, []).append(index)
+            numbers.setdefault(call.kind.axis, []).append(index)
+        return numbers
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -183,8 +180,8 @@ class Replay:
 
         rows = []
         for kind in self.call_list.kinds:
-            numbers = self._numbers(kind=kind)
-            n_groups = self._n_groups(kind.axis)
+            numbers = self._numbers[kind]
+            n_groups = self.call_list.n_groups(kind.axis)
             middle, replayed_us = _median(self._then[numbers]), float(np.median(self._now[numbers]))
             low, high = median_interval(np.median(self._samples(self.sides[0])[:, numbers], axis=1))
             is_slow = middle > _SLOW * replayed_us and middle - replayed_us > self.error_us
@@ -237,7 +234,7 @@ class Replay:
 
         rows: list[dict[str, Any]] = []
         for axis in self.axes:
-            numbers, n_groups = self._numbers(axis), self._n_groups(axis)
+            numbers, n_groups = self._numbers[axis], self.call_list.n_groups(axis)
             members = [self.call_list.calls[number] for number in numbers]
             compared = [number for number in numbers if np.isfinite(self._then[number])]
             facts = {

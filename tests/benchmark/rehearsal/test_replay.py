@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -352,6 +352,27 @@ def test_an_option_shows_what_the_step_would_gain() -> None:
     text = replayed.explain().replace("\u2009", " ")
     assert "With symmetric buffers, the calls take 800 µs instead of 1.00 ms (20 % less), of which 200 µs" in text
     assert replayed_of(trace, 1.0, 0.8, sharing="2 ranks share 1 core").options()["verdict"].tolist() == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict"),
+    [
+        ((0.99, 1.01, 0.97, 1.03, 1.0, 1.02), "same"),  # all within 5 %
+        ((1.02, 1.03, 1.02, 1.09, 1.03, 1.02), "same"),  # slower in every round, but by less than 5 % in the median
+        ((1.03, 1.08, 1.09, 1.07, 1.06, 1.08), "slower"),
+        ((0.97, 0.92, 0.91, 0.93, 0.94, 0.92), "faster"),
+        ((0.7, 1.01, 1.0, 0.99, 1.4, 1.0), "unclear"),  # the median is close, the rounds differ
+        ((0.8, 0.8, 0.8, 0.8, 0.8, 1.01), "unclear"),
+        ((0.8,) * 5, "unclear"),  # fewer rounds than an interval needs
+    ],
+)
+def test_the_verdict_on_an_option_needs_rounds_that_agree(ratios: Sequence[float], verdict: str) -> None:
+    replayed = replayed_of(job_trace("tp=2", [JobCall("tp")] * 4), 1.0, 1.0)
+    sides = [
+        replace(side, durations=100.0 * np.array(factors)[None, :, None])
+        for side, factors in zip(replayed.sides, ([1.0] * len(ratios), ratios), strict=True)
+    ]
+    assert replace(replayed, sides=tuple(sides))._verdict(sides[1], 0) == verdict
 
 
 @pytest.mark.parametrize(
