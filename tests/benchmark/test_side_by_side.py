@@ -53,7 +53,7 @@ def test_the_comparison_ends_without_error(
 ) -> None:
     frame = pd.read_csv(MEASURED)
     index = [name for name in frame if not name.startswith("launch_")]
-    frame = frame[index + columns] if columns else frame[index + ["launch_0"]].head(0)
+    frame = frame[[*index, *columns]] if columns else frame[[*index, "launch_0"]].head(0)
     monkeypatch.setattr(side_by_side, "measure", lambda *arguments: frame)
     monkeypatch.setattr("sys.argv", ["side_by_side.py", "--build", "build", "--out", str(tmp_path / "table.csv")])
     assert side_by_side.main() == (0 if columns else 1)
