@@ -60,3 +60,9 @@ def test_the_comparison_ends_without_error(
     n_judged = len(frame) // 2 if len(columns) > 1 else 0
     summary = f"of {n_judged} sizes beyond" if columns else "no size was measured by both"
     assert summary in capsys.readouterr().out
+
+
+def test_no_common_size_has_no_mean() -> None:
+    table = judge(pd.read_csv(MEASURED).head(0))
+    assert table.empty
+    assert geometric_means(table).empty

@@ -32,6 +32,7 @@ PROGRAMS = {
     "send_recv": "sendrecv_perf",
 }
 IN_PLACE = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
+JUDGED = ["mode", "collective", "size_bytes", "meshlab_us", "nccl_tests_us", "ratio", "ratio_hi", "itself_hi"]
 CALLS = 20  # -n and -G of nccl-tests
 SMALL = 1 << 20  # bytes
 
@@ -127,7 +128,8 @@ def judge(frame: pd.DataFrame) -> pd.DataFrame:
                 "itself_hi": itself_hi,
             }
         )
-    return pd.DataFrame(found)
+    table = pd.DataFrame(found, columns=JUDGED)
+    return table.astype({name: float for name in JUDGED if name.startswith("ratio")}) if table.empty else table
 
 
 def geometric_means(judged: pd.DataFrame) -> pd.Series:
