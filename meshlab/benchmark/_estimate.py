@@ -205,11 +205,12 @@ def _seconds_at(
             n_together = part.n_aggregated or 1
             call_s, batch_s = earlier.time_us(part) * n_together / 1e6, pace.batch_s(part)
             if math.isnan(call_s) and batch_s is not None:
-                call_s = min(pace.call_s(part), batch_s)
+                call_s, chunk_s = min(pace.call_s(part), batch_s), pace.chunk_s(part)
             else:
                 call_s = _model_us(part, rates) * n_together / 1e6 if math.isnan(call_s) else call_s
                 batch_s = _batch_s(call_s * 1e6, part.mode, plan.sampling, rates)
-            sampling_s = _sampling_s(call_s, batch_s, part.mode, plan.sampling, pace.n_batches(plan.sampling))
+                chunk_s = _warmup_s(batch_s, part.mode)
+            sampling_s = _sampling_s(call_s, batch_s, chunk_s, plan.sampling, pace.n_batches(plan.sampling))
             if _is_function(part):  # it may turn out to be slow
                 sampling_s[1] = max(sampling_s[1], SLOW_STEP_S)
             row += times * (sampling_s + blocks * pace.round_s + (blocks - 1) * _BATCHES_PER_BLOCK * batch_s)
@@ -244,6 +245,8 @@ class Pace:
                     call_us=factor * probe.call_us,
                     batch_s=factor * probe.batch_s,
                     spread=_SPREAD_MARGIN**end * probe.spread,
+                    chunk_s=factor * probe.chunk_s,
+                    check_s=factor * probe.check_s,
                 ),
             )
             for step, probe in self.probed
@@ -268,15 +271,22 @@ class Pace:
         moved = [_moved_bytes(other) for other, _ in probed]
         return _interpolate(_moved_bytes(step), moved, [probe.call_us / 1e6 for _, probe in probed])
 
+    def chunk_s(self, step: Step) -> float:
+        """Return the time around the batches of a chunk, in seconds. There must be probes."""
+        probed = self._probed_for(step)
+        moved = [_moved_bytes(other) for other, _ in probed]
+        return _with_fixed_part(_moved_bytes(step), moved, [probe.chunk_s for _, probe in probed])
+
     def setup_s(self, step: Step, rates: Rates, *, check: bool) -> float:
-        """Return the time to prepare a step and to check its result, in seconds."""
+        """Return the time to prepare a step and, with `check`, to check its result, in seconds."""
         if step.count is None:
             return 0.0
         if not self.probed:
             return step.buffer_bytes / (rates.data_gbs * 1e9) if check else 0.0
         probed = self._probed_for(step)
         buffers = [other.buffer_bytes for other, _ in probed]
-        return _with_fixed_part(step.buffer_bytes, buffers, [probe.setup_s for _, probe in probed])
+        seconds = [probe.setup_s - (0.0 if check else probe.check_s) for _, probe in probed]
+        return _with_fixed_part(step.buffer_bytes, buffers, seconds)
 
     def n_batches(self, sampling: Sampling) -> float:
         """Return the mean number of batches of a step, if its time is not limited."""
@@ -314,7 +324,8 @@ class RepeatedBlocks:
         call_s, batch_s = pace.call_s(self.step), pace.batch_s(self.step)
         if batch_s is None:
             batch_s = _batch_s(call_s * 1e6, self.step.mode, sampling, rates)
-        sampling_s = _sampling_s(min(call_s, batch_s), batch_s, self.step.mode, sampling, pace.n_batches(sampling))
+        chunk_s = pace.chunk_s(self.step)
+        sampling_s = _sampling_s(min(call_s, batch_s), batch_s, chunk_s, sampling, pace.n_batches(sampling))
         around = np.maximum(np.array(self.wall_s) - sampling_s[0] - pace.setup_s(self.step, rates, check=False), 0.0)
         relative = np.array(self.time_us) / np.median(self.time_us)
         low, high = np.quantile(around, _ENDS)
@@ -392,21 +403,30 @@ def _model_us(step: Step, rates: Rates) -> float:
     return rates.latency_us + _moved_bytes(step) / (rates.bandwidth_gbs * 1e3)
 
 
-def _sampling_s(call_s: float, batch_s: float, mode: str, sampling: Sampling, n: float) -> npt.NDArray[np.float64]:
+def _sampling_s(
+    call_s: float, batch_s: float, around_s: float, sampling: Sampling, n: float
+) -> npt.NDArray[np.float64]:
     """Return the expected and maximum time to sample a step with `n` batches at most, in s. See `take_batches`."""
+    # `around_s` is the time around the batches of each chunk.
     if call_s > SLOW_CALL_S:
         # One call is the probe and the warm-up, and chunks end when the time is over.
         n_slow = max(1, min(max(FEWEST_FOR_INTERVAL, int(sampling.max_s / call_s - 1)), int(SLOW_STEP_S / call_s - 1)))
         return np.full(2, (1 + n_slow) * call_s)
-    begin_s = PROBES * call_s + sampling.warmup_batches * batch_s
+    begin_s = PROBES * call_s
+    if sampling.warmup_batches:
+        begin_s += sampling.warmup_batches * batch_s + around_s
     chunk = min(max(FEWEST_FOR_INTERVAL, sampling.min_batches // 2), sampling.max_batches)
-    # Each chunk has a batch more at each end, and graphs are replayed twice before it.
-    chunk_s = (chunk + (4 if mode == "graph" else 2)) * batch_s
-    # The ranks check the time after every chunk. Whole chunks are counted for the time, but not for the precision:
-    # that is reached earlier or later by chance.
+    chunk_s = (chunk + 2) * batch_s + around_s  # a batch more at each end
+    # The ranks check the time after every chunk. Whole chunks are counted for the time, and up to the fewest batches,
+    # but not for the precision: that is reached earlier or later by chance.
     most = min(math.ceil(sampling.max_batches / chunk), max(1, math.ceil((sampling.max_s - begin_s) / chunk_s)))
-    expected = begin_s + min(n / chunk, most) * chunk_s
+    expected = begin_s + min(max(n / chunk, math.ceil(sampling.min_batches / chunk)), most) * chunk_s
     return np.array([expected, max(expected, begin_s + most * chunk_s)])
+
+
+def _warmup_s(batch_s: float, mode: str) -> float:
+    """Return the assumed time around the batches of a chunk, in seconds: graphs are replayed twice before them."""
+    return 2 * batch_s if mode == "graph" else 0.0
 
 
 def _batch_s(call_us: float, mode: str, sampling: Sampling, rates: Rates) -> float:

@@ -27,9 +27,13 @@ class PreparedCall:
     def __init__(self, communicator: Communicator, calls: Sequence[Call], prepared: Prepared) -> None:
         self._communicator = communicator
         self._prepared = prepared
+        # A bound method is called faster than an object of its class.
+        self._run = prepared.__call__
         self._enqueue: Callable[[], object] = getattr(prepared, "enqueue", prepared)
         first = calls[0].collective
         self._is_collective = not first.peers or any(not call.collective.peers for call in calls)
+        # A call of a view has to check its owner too. A message is recorded in another way.
+        self._is_direct = self._is_collective and communicator._owner is None
         # Preparing is not collective, so a call is compared with those of other ranks when it runs for the first time.
         self._is_agreed = not self._is_collective or communicator._agreement is None
         self._checksum = checksum(calls) if self._is_collective else 0
@@ -43,7 +47,7 @@ class PreparedCall:
     def __call__(self) -> None:
         """Run the call."""
         communicator = self._communicator
-        if self._is_collective and communicator._owner is None and not communicator._is_closed:
+        if self._is_direct and not communicator._is_closed:
             # `_enter`, without the calls of its functions: this runs in loops of small calls.
             if self._monitor_enter is not None:
                 self._monitor_enter(self._code, self._checksum)
@@ -54,7 +58,7 @@ class PreparedCall:
         try:
             if not self._is_agreed:
                 self._agree()
-            self._prepared()
+            self._run()
         finally:
             self._leave(self._code)
 

@@ -27,7 +27,7 @@ _NAME_BYTES = 48
 _CURRENT, _COUNTS, _NAME = 0, 1, 1 + _SLOTS
 _WORDS = _NAME + _SLOTS * _NAME_BYTES // 8
 
-_CHECKSUM = (1 << CHECKSUM_BITS) - 1
+_ONE_CALL = 1 << CHECKSUM_BITS
 _MOST_RECENT, _FOLDED = 8192, 4096  # calls that a history keeps at most, and that it folds together
 
 
@@ -164,7 +164,7 @@ class CommunicatorMonitor:
         self._slot = slot
         self._count = _COUNTS + slot
         self._key = key
-        self._posted = 0
+        self._number = 0  # of the last call, in the upper bits of a word
         self._comparer: BoardComparer | None = None
         self._area, self._index = memoryview(bytearray(8)).cast("q"), 0
         self._history = histories[key] = CallHistory(group)
@@ -178,8 +178,8 @@ class CommunicatorMonitor:
         words[self._count] += 1
         words[_CURRENT] = code
         # The next number in the upper bits, the checksum in the lower bits: one store, which other ranks see as one.
-        self._posted = posted = (self._posted | _CHECKSUM) + 1 + checksum
-        self._area[self._index] = posted
+        self._number = number = self._number + _ONE_CALL
+        self._area[self._index] = number + checksum
         recent = self._recent
         recent.append(checksum)
         if len(recent) > _MOST_RECENT:
@@ -192,7 +192,7 @@ class CommunicatorMonitor:
         self._words[_CURRENT] = -code
 
     def child(self, group: str, color: int) -> CommunicatorMonitor:
-        return self._writer.monitor(group, f"{self._key} {self._posted >> CHECKSUM_BITS} {color}")
+        return self._writer.monitor(group, f"{self._key} {self._number >> CHECKSUM_BITS} {color}")
 
     def comparer(self, ranks: Sequence[int]) -> BoardComparer | None:
         """Return the comparer of the calls on the board, or None if the ranks have no board."""

@@ -72,6 +72,19 @@ def test_repeated_blocks_widen_the_range() -> None:
     assert uneven[0] < even[0]
 
 
+def test_repeated_blocks_have_no_check() -> None:
+    """The time that is not in their batches is that of every step, without the check that they omit."""
+    plan = Plan("all_reduce", "tp", sizes="1K", mode="pipelined", sampling="quick")
+    [step] = plan.steps(MESH)
+
+    def round_s(setup_s: float, check_s: float) -> float:
+        pace = Pace(0.001, [(step, Probe(setup_s, 10.0, 0.5e-3, 0.0, check_s=check_s))])
+        return RepeatedBlocks(step, [0.02] * 8, [10.0] * 8).added_to(pace, plan, RATES["mpi"]).round_s
+
+    assert round_s(0.006, 0.005) == pytest.approx(round_s(0.001, 0.0))
+    assert round_s(0.006, 0.0) == pytest.approx(round_s(0.001, 0.0) - 0.005)
+
+
 def test_a_busy_host_widens_an_estimate_without_probes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -161,16 +174,17 @@ def test_each_collective_follows_its_own_large_probe() -> None:
 
 
 def test_the_duration_of_the_sampling_is_that_of_whole_chunks() -> None:
-    """Ten to 40 batches in chunks of six, with one more at each end, two for warm-up and three single calls."""
+    """Twelve to 40 batches in chunks of six, with one more at each end, two for warm-up and three single calls."""
     sampling = Sampling.named("quick")
 
-    def seconds(call_s: float, spread: float = 0.0) -> float:
+    def seconds(call_s: float, spread: float = 0.0, around_s: float = 0.0) -> float:
         step = Plan("all_reduce", "tp", sizes="1M", mode="pipelined").steps(MESH)[0]
-        pace = Pace(0.0, [(step, Probe(0.0, call_s * 1e6, call_s, spread))])
+        pace = Pace(0.0, [(step, Probe(0.0, call_s * 1e6, call_s, spread, around_s))])
         plan = Plan("all_reduce", "tp", sizes="1M", mode="pipelined", sampling=sampling)
         return float(seconds_per_step(plan, [step], AXES, paces={"tp": pace})[0, 1])
 
-    assert seconds(0.001) == pytest.approx((3 + 2 + 11 / 6 * 8) * 0.001)
+    assert seconds(0.001) == pytest.approx((3 + 2 + 2 * 8) * 0.001)
+    assert seconds(0.001, around_s=0.004) == pytest.approx((3 + 2 + 2 * 8) * 0.001 + 3 * 0.004)
     assert seconds(0.001, spread=0.5) == pytest.approx((3 + 2 + 40 + 7 * 2) * 0.001, rel=0.02)  # all batches
     assert seconds(0.001, spread=math.nan) == seconds(0.001)
     assert seconds(0.05) == pytest.approx((3 + 2 + 8) * 0.05)  # 0.1 s are over after the first chunk

@@ -108,7 +108,8 @@ def run_ranks(
     deadline, n_ended = time.monotonic() + limit_s, 0
     while n_ended < 2 and time.monotonic() < deadline:
         if results.empty():
-            if not any(process.is_alive() for process in processes):
+            # A process may have reported and ended since the queue was empty.
+            if not any(process.is_alive() for process in processes) and results.empty():
                 break
             time.sleep(0.05)
             continue

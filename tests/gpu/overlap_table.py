@@ -40,6 +40,9 @@ def judge(engines: ml.Engines, mesh: str, tuning: Any, table: Any, arguments: di
     for row in tuning.frame().astype(object).where(tuning.frame().notna(), None).to_dict("records"):
         mask = table["collective"].eq(row["collective"]) & table["size_bytes"].eq(row["size_bytes"])
         rows = table[mask & table["status"].eq("ok")]
+        if rows.empty:
+            print(f"{row['collective']} {row['size_bytes'] >> 10} KiB: not in the list, tune chose {row['option']}")
+            continue
         best = rows.loc[rows["both_us"].idxmin()]
         options = [as_choice(best.astype(object).where(best.notna(), None)), as_choice(row)]
         again = ml.benchmark.overlap(

@@ -32,6 +32,7 @@ PROGRAMS = {
     "send_recv": "sendrecv_perf",
 }
 IN_PLACE = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
+JUDGED = ["mode", "collective", "size_bytes", "meshlab_us", "nccl_tests_us", "ratio", "ratio_hi", "itself_hi"]
 CALLS = 20  # -n and -G of nccl-tests
 SMALL = 1 << 20  # bytes
 
@@ -98,7 +99,10 @@ def widen(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the ratio of the medians with an interval, and that of nccl-tests to itself, for each size."""
+    """Return the ratio of the medians with an interval, and that of nccl-tests to itself, for each size.
+
+    With fewer than two launches, the interval is NaN.
+    """
     found: list[dict[str, Any]] = []
     random = np.random.default_rng(0)
     times = frame.set_index("who").filter(regex="^launch_")
@@ -106,9 +110,12 @@ def judge(frame: pd.DataFrame) -> pd.DataFrame:
     for (mode, name, size), at in points.items():
         part = times.iloc[at]
         a, b = (part.loc[who].dropna().to_numpy(float) for who in ("meshlab", "nccl-tests"))
-        if len(a) < 2 or len(b) < 2:
+        if not len(a) or not len(b):
             continue
-        drawn_a, drawn_b, again_b = (np.median(random.choice(x, (2000, len(x))), axis=1) for x in (a, b, b))
+        ratio_hi = itself_hi = np.nan
+        if len(a) > 1 and len(b) > 1:
+            drawn_a, drawn_b, again_b = (np.median(random.choice(x, (2000, len(x))), axis=1) for x in (a, b, b))
+            ratio_hi, itself_hi = (np.quantile(drawn, 0.975) for drawn in (drawn_a / drawn_b, drawn_b / again_b))
         found.append(
             {
                 "mode": mode,
@@ -117,11 +124,12 @@ def judge(frame: pd.DataFrame) -> pd.DataFrame:
                 "meshlab_us": np.median(a),
                 "nccl_tests_us": np.median(b),
                 "ratio": np.median(a) / np.median(b),
-                "ratio_hi": np.quantile(drawn_a / drawn_b, 0.975),
-                "itself_hi": np.quantile(drawn_b / again_b, 0.975),
+                "ratio_hi": ratio_hi,
+                "itself_hi": itself_hi,
             }
         )
-    return pd.DataFrame(found)
+    table = pd.DataFrame(found, columns=JUDGED)
+    return table.astype({name: float for name in JUDGED if name.startswith("ratio")}) if table.empty else table
 
 
 def geometric_means(judged: pd.DataFrame) -> pd.Series:
@@ -143,11 +151,14 @@ def main() -> int:
         options.build, options.out, options.gpus, options.sizes, options.launches, options.collectives, options.modes
     )
     table = judge(frame)
+    if table.empty:
+        print("no size was measured by both")
+        return 1
     table.to_csv(options.out.with_suffix(".judged.csv"), index=False)
     print(table.round(3).to_string())
     print(geometric_means(table).round(4).to_string())
     worse = table[table["ratio_hi"] > np.maximum(1.05, table["itself_hi"])]
-    print(f"{len(worse)} of {len(table)} sizes beyond 1.05 and beyond nccl-tests against itself")
+    print(f"{len(worse)} of {table['ratio_hi'].count()} sizes beyond 1.05 and beyond nccl-tests against itself")
     return 0
 
 

@@ -47,9 +47,12 @@ def sample(main, path):
         else:
             rows.append([text, rows[-1][2] if rows else now, now])
         if int(now * 100) % 20 == 0:
-            with open(path + ".new", "w") as file:
-                json.dump(rows, file)
-            os.replace(path + ".new", path)
+            try:
+                with open(path + ".new", "w") as file:
+                    json.dump(rows, file)
+                os.replace(path + ".new", path)
+            except FileNotFoundError:  # the folder is deleted at the end
+                return
         time.sleep(0.01)
 
 def begin():
@@ -66,7 +69,7 @@ def shown(rows: list[Any], origin: float, least: float) -> str:
 
 
 def timeline(options: argparse.Namespace) -> tuple[float, str]:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         (Path(folder) / "_timeline.py").write_text(SAMPLER)
         (Path(folder) / "sitecustomize.py").write_text("import _timeline\n" + START)
         env = {"START_TIMELINE": folder, "PYTHONPATH": os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])}

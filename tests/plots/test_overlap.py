@@ -41,6 +41,14 @@ def test_a_bar_per_option_in_the_order_of_the_pair() -> None:
     assert {text.get_text() for text in ax.get_legend().get_texts()} >= {"fastest pair, clearly", "the call alone"}
 
 
+def test_few_rounds_have_no_interval() -> None:
+    rows = frame().assign(exposed_us_lo=float("nan"), exposed_us_hi=float("nan"))
+    ax = ml.plot.overlap(rows, ax=Figure((7, 5)).add_subplot())
+    assert not ax.findobj(lambda artist: artist.get_gid() == "interval")
+    longest = rows["exposed_us"].max()
+    assert ax.get_xlim()[1] >= longest / 1e3  # in ms
+
+
 def test_of_many_options_the_fastest_and_the_default_are_drawn() -> None:
     ax = ml.plot.overlap(frame(30, (1 << 24,)), ax=Figure((7, 5)).add_subplot())
     labels = [label.get_text() for label in ax.get_yticklabels()]

@@ -40,6 +40,8 @@ _SPIN_S = 0.0005  # time to poll an event without a pause; small collectives fin
 
 _PAUSE_S = 0.00005
 
+_MOST_BOUND = 16  # calls of one kind that are bound to the pointers of their arrays
+
 _CHECK_S = 0.1  # interval between queries of NCCL for errors of other ranks
 
 # NCCL_WIN_REQUIRED_ALIGNMENT, in bytes, and NCCL_WIN_COLL_SYMMETRIC of nccl.h.
@@ -264,15 +266,27 @@ class NcclBackend:
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
         kind = call._replace(send=None, recv=None)  # the result must not keep the arrays alive
+        if not kind.collective.has_size:
+            barrier = self.prepare(kind)
+            return lambda send, recv: barrier()
         bind, gpu, errors = self.binder.bind_pointers(kind), self.gpu, load_libraries().errors
         if bind is None:
             return lambda send, recv: self.prepare(kind._replace(send=send, recv=recv))()
+        # Binding takes longer than to look up two pointers, and most loops use the same few arrays. Pointers of freed
+        # memory do no harm: a call depends on nothing else.
+        launches: dict[tuple[int, int], Launch] = {}
 
         def run_on(send: Any, recv: Any) -> None:
             if gpu.is_aborted:
                 self.check_alive()
+            pointers = 0 if send is None else send.data.ptr, 0 if recv is None else recv.data.ptr
+            launch = launches.get(pointers)
+            if launch is None:
+                if len(launches) >= _MOST_BOUND:
+                    launches.clear()
+                launch = launches[pointers] = bind(*pointers)
             try:
-                gpu.issue(bind(0 if send is None else send.data.ptr, 0 if recv is None else recv.data.ptr))
+                gpu.issue(launch)
             except errors as error:
                 raise self.binder.explain(error, (kind,)) from error
 

@@ -95,7 +95,7 @@ class NcclBinder:
         if not row.has_size:
             return self.barrier
         if row.peers:
-            return self._bind_messages(call)
+            return self._bind_messages(call)(_pointer(call.send), _pointer(call.recv))
         if row.counted:
             return self._bind_by_counts(call)
         op = None if call.op is None else self._op(call)
@@ -103,9 +103,11 @@ class NcclBinder:
         return launch if call.scalar is None or op is None else self._owning(launch, op)
 
     def bind_pointers(self, call: Call) -> Callable[[int, int], Launch] | None:
-        """Return a function of two pointers that binds the call to them. None if it is not one function of NCCL."""
-        if call.dtype is None or call.collective.peers or call.collective.counted or call.scalar is not None:
+        """Return a function of two pointers that binds the call to them. None if it depends on more than that."""
+        if call.dtype is None or call.collective.counted or call.scalar is not None:
             return None
+        if call.collective.peers:
+            return self._bind_messages(call)
         return self._bind_plain(call, None if call.op is None else self._op(call))
 
     def _bind_plain(self, call: Call, op: int | None) -> Callable[[int, int], Launch]:
@@ -136,16 +138,19 @@ class NcclBinder:
 
         return grouped
 
-    def _bind_messages(self, call: Call) -> Launch:
-        dtype = self._dtype(call)
-        launches: list[Launch] = []
-        for array, peer, function in (
-            (call.send, call.dest, self._binding.send),
-            (call.recv, call.source, self._binding.recv),
-        ):
-            if peer is not None:
-                launches.append(partial(function, _pointer(array), call.count, dtype, peer, self._comm))
-        return launches[0] if len(launches) == 1 else self.together(launches)
+    def _bind_messages(self, call: Call) -> Callable[[int, int], Launch]:
+        count, dtype, dest, source, comm = call.count, self._dtype(call), call.dest, call.source, self._comm
+        send_to, recv_from, together = self._binding.send, self._binding.recv, self.together
+
+        def bind(send: int, recv: int) -> Launch:
+            launches: list[Launch] = []
+            if dest is not None:
+                launches.append(partial(send_to, send, count, dtype, dest, comm))
+            if source is not None:
+                launches.append(partial(recv_from, recv, count, dtype, source, comm))
+            return launches[0] if len(launches) == 1 else together(launches)
+
+        return bind
 
     def _bind_by_counts(self, call: Call) -> Launch:
         """Bind an all_to_all_v as one group of messages, as in nccl-tests, because NCCL has no such collective."""
