@@ -140,7 +140,8 @@ def _products(matrix: Any, dtype: str | Sequence[str]) -> list[MatrixProduct]:
     is_single = isinstance(matrix, str) or not isinstance(matrix, Sequence) or _is_shape(matrix)
     shapes, names = [matrix] if is_single else list(matrix), [dtype] if isinstance(dtype, str) else list(dtype)
     if not shapes or not names:
-        raise BenchError("overlap() needs a matrix and an element type", hint="pass matrix=8192, dtype='float16'")
+        example = Argument("matrix", 8192), Argument("dtype", "float16")
+        raise BenchError("overlap() needs a matrix and an element type", hint=Hint("pass {} and {}", *example))
     return [as_product(shape, name) for shape in shapes for name in names]
 
 

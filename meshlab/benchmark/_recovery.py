@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -100,11 +101,9 @@ def recovery(
     _check_engines(engines, every_way)
     rows = []
     try:
-        for fault in every_fault:
-            for way in every_way:
-                for number in numbers:
-                    parts = list(_repeats(engines, mesh, fault, way, number, repeats, deadline_s))
-                    rows.append(_row(parts, fault=fault, way=way, n_communicators=number, n_ranks=engines.world_size))
+        for fault, way, number in itertools.product(every_fault, every_way, numbers):
+            parts = list(_repeats(engines, mesh, fault, way, number, repeats, deadline_s))
+            rows.append(_row(parts, fault=fault, way=way, n_communicators=number, n_ranks=engines.world_size))
     finally:
         if engines.state == "ready":
             engines.run(open_communicators, arguments=((),))  # closes those of the last repetition

@@ -62,6 +62,8 @@ _UNNOTICED_S = 3.0  # maximum time until the controller notices the end of an en
 _CLOSE_S = 1.0  # time that the ranks get to end themselves when the engines are closed
 _ABANDONED_S = 2.0  # time to wait for a start that was interrupted, after its processes have ended
 _ANSWER_S = 2.0  # time that the controller gets to answer before a restart replaces it
+_UNRECORDED = "ended at the same time"
+
 _LINE_S = 0.3  # time in which the shell of a rank that has ended records its exit
 _EXIT_S = 1.5  # time to look for an exit, from the moment at which no process is in teardown any more
 _POLL_S = 0.01
@@ -431,7 +433,12 @@ class LaunchedSet(ProcessSet):
                     if code == WITHOUT_SHELLS and (launcher := self._terminated_launcher()) is not None:
                         return launcher
                     rank = ranks.get(shell)
-                    return RankExit(rank, how_recorded(code), also=self._other_exits(rank))
+                    others = self._other_exits(rank)
+                    # The launcher may end all shells before that of the killed rank has recorded the signal.
+                    unrecorded = [other for other in others if other.how == _UNRECORDED]
+                    if self._by_mpiexec and code == 128 + signal.SIGTERM and len(unrecorded) == 1:
+                        return RankExit(unrecorded[0].rank, "ended")
+                    return RankExit(rank, how_recorded(code), also=others)
         return None
 
     def _terminated_launcher(self) -> RankExit | None:
@@ -460,7 +467,7 @@ class LaunchedSet(ProcessSet):
                 break
             time.sleep(_POLL_S)
         return tuple(
-            RankExit(info.rank, "ended at the same time" if code is None else how_recorded(code))
+            RankExit(info.rank, _UNRECORDED if code is None else how_recorded(code))
             for info in dead
             if (code := codes.get(info.parent_pid)) is None or code > 128
         )

@@ -45,6 +45,7 @@ from meshlab.traces._call_list import CallKind, CallList, dtype_of, list_calls
 from meshlab.traces._trace import Trace
 
 _ROUNDS, _REPETITIONS = 6, 5
+_ROUNDS_BEFORE = 2  # the check, and the round that shows the duration
 
 _ACTIVATIONS = frozenset({"tp", "cp", "ep", "pp"})
 """The usual names of axes along which activations are gathered. FSDP2 and Megatron gather weights along others."""
@@ -131,8 +132,7 @@ def replay(
         check_ranks(calls, side.engines.world_size)
         side.engines.check_mesh(calls.mesh)
     session = _Session(calls, trace, sides, _Choices(gaps, size_scale, budget_s))
-    n_rounds = _ROUNDS + 2  # with the check, and the round that shows the duration
-    with progress_bar(progress, unit="round", total=n_rounds) as bar:
+    with progress_bar(progress, unit="round", total=_ROUNDS + _ROUNDS_BEFORE) as bar:
         session.run(bar)
     return session.result()
 
