@@ -199,13 +199,16 @@ def _compared(pool: ThreadPoolExecutor, remotes: Sequence[_Remote], shared: Path
 
     list(pool.map(find_paths, remotes))
     return [
-        *_path_checks(remotes),
-        _mtu_check(remotes),
+        *([*_path_checks(remotes), _mtu_check(remotes)] if remotes[1:] else [_no_paths(remotes[0])]),
         *_interface_checks(remotes),
         _clock_check(remotes),
         _folder_check(pool, remotes, shared),
         _version_check(remotes),
     ]
+
+
+def _no_paths(remote: _Remote) -> Check:
+    return Check("paths", "absent", f"names, routes, ports and MTU need a second host, and only {remote.name} answers")
 
 
 def _path_checks(remotes: Sequence[_Remote]) -> list[Check]:

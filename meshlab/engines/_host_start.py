@@ -37,8 +37,9 @@ def problem_of(folder: Path) -> str:
         return f"{sys.executable} of {host} cannot import meshlab: {error}"
     if __version__ != expected_meshlab:
         return f"{host} has meshlab {__version__}, and not {expected_meshlab} as the client"
-    if int(gpus) > _count_gpus():
-        return f"{host} has {_count_gpus()} GPUs, but gets {gpus} ranks"
+    if int(gpus) > (n_gpus := _count_gpus()):
+        ranks = f"{gpus} rank{'s' * (gpus != '1')}"
+        return f"{host} has {n_gpus or 'no'} GPU{'s' * (n_gpus != 1)}, but gets {ranks}"
     try:
         socket.create_connection((address, int(port)), timeout=10.0).close()
     except OSError as error:

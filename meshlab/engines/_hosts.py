@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import secrets
 import shlex
 import shutil
@@ -59,6 +60,9 @@ _NOISE = ("Warning: Permanently added", "Pseudo-terminal")
 
 # Engines end themselves without the controller after some time, and the default is several minutes.
 _ENGINE = ["--log-level=WARN"]
+
+# What Slurm writes if a host lacks the interpreter.
+_NO_PROGRAM = re.compile(r"(?m)^slurmstepd-(\S+): error: execve\(\): (/\S+): No such file")
 
 _FOLDER_FIX = "pass a folder that all hosts see to launch()"
 
@@ -261,7 +265,8 @@ class HostedSet(AttachedSet):
         )
         problems = [problem for problem in texts if problem]
         if problems:
-            others = f", and {len(problems) - 1} more hosts have problems" if problems[1:] else ""
+            n_more = len(problems) - 1
+            others = f", and {n_more} more host{'s have problems' if n_more > 1 else ' has a problem'}" * bool(n_more)
             raise EngineError(f"{problems[0]}{others}", hint=self._fix(problems[0]))
 
     def _run_on_hosts(self, command: str) -> dict[str, _SshReply | None]:
@@ -289,7 +294,7 @@ class HostedSet(AttachedSet):
     def _problem(self, name: str, code: int, output: str, errors: str) -> str:
         """Return what the check of a host has found, or an empty string."""
         lines = [line for line in errors.splitlines() if line.strip() and not line.startswith(_NOISE)]
-        last = lines[-1].strip() if lines else f"exit code {code}"
+        last = lines[-1].strip().removesuffix(".") if lines else f"exit code {code}"
         if code == 255:
             return f"{name} cannot be reached over ssh: {last.removeprefix('ssh: ')}"
         if "can't open file" in errors:
@@ -302,8 +307,11 @@ class HostedSet(AttachedSet):
     def _fix(self, problem: str) -> str:
         if " the folder " in problem:
             return _FOLDER_FIX
-        if " over ssh" in problem and self._has_run:
-            return Hint("{}", RANKS_LEFT)
+        if " over ssh" in problem:
+            host = problem.partition(" ")[0]
+            return Hint("{}", RANKS_LEFT) if self._has_run else f"make `ssh {host} true` work without a password"
+        if " GPU" in problem:
+            return "start one rank per GPU, on more hosts, or choose another backend"
         if " does not reach " in problem:
             return f"set {ADDRESS} to the address of this host in their network"
         if (
@@ -332,8 +340,12 @@ class HostedSet(AttachedSet):
         if self._job is None:
             return
         state = self._job.state()
+        state.check()
         if state.is_over:
             log = self.log_tail()
+            if (missing := _NO_PROGRAM.search(self.printed())) is not None:
+                problem = f"{missing[1]} has no {missing[2]}"
+                raise EngineError(problem, hint=self._fix(problem))
             hint = "" if log else f"if a host does not see the folder {self._folder}, {_FOLDER_FIX}"
             raise EngineError(f"{state.text} before the ranks were ready", hint=hint, log=log)
         lost = self._lost()

@@ -30,6 +30,7 @@ from meshlab.engines._launchers import launch_of
 from meshlab.engines._parts import STOPPED, is_stopped
 from meshlab.engines._position_lines import PositionLines, connect
 from meshlab.engines._positions import Position, Positions
+from meshlab.engines._rank_plan import check_versions, own_versions
 from meshlab.engines._reaper import remove_files, shared_memory_files
 from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, RankSet, Reply
 from meshlab.engines._worker import Worker
@@ -98,6 +99,12 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
         library = world.capabilities().library
         raise EngineError(launch.fault(library), hint=launch.cure(library))
     control = world.comm.Dup()  # for tasks and replies; it is idle while rank 0 measures
+    try:
+        check_versions(control.allgather(own_versions()))
+    except EngineError:
+        if world.rank > 0:
+            return None
+        raise
     positions = _shared_positions(control, world.size)
     worker = Worker(_open(world, control, backend), positions, checks)
     infos: Sequence[RankInfo] | None = control.gather(worker.info())
