@@ -25,6 +25,7 @@ _MINUTE_S = 60.0
 _ITSELF_S = 1.5  # time that a launcher gets to end, and to clean up on the hosts, when its ranks have ended
 _END_S = 5.0  # time that it gets after it was requested to end
 _OPTIONS_FIX = "correct the options; `sinfo` lists its partitions and hosts"
+_ALLOCATION_FIX = "use at most the hosts and tasks of the allocation in SLURM_JOB_ID, or start outside of it"
 # Slurm's reasons that last until somebody changes the job or the partition.
 _NEVER = ("BadConstraints", "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit")
 _QUEUED = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
@@ -207,6 +208,7 @@ def rejection(text: str, otherwise: str) -> EngineError:
     """Return the error of Slurm for what one of its commands has printed."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("Try ")]
     reason = re.sub(r"^s\w+: (error: )?", "", lines[-1].strip()) if lines else otherwise
-    is_down = "slurm controller" in reason
-    hint = "check it with `scontrol ping`" if is_down else _OPTIONS_FIX
+    hint = _ALLOCATION_FIX if is_in_allocation() else _OPTIONS_FIX
+    if "slurm controller" in reason:
+        hint = "check it with `scontrol ping`"
     return EngineError(f"Slurm rejects the job: {reason}", hint=hint)

@@ -66,6 +66,12 @@ def main(folder: str, role: str, *command: str) -> None:
         sys.stderr.write(f"{problem}\n")
         (Path(folder) / f"{PROBLEM}{socket.gethostname()}").write_text(problem)
         sys.exit(1)
+    from meshlab.base._backends import PROCESS_BACKENDS
+    from meshlab.engines._rank_hosts import missing_interface
+
+    for backend in PROCESS_BACKENDS:
+        if missing := missing_interface(backend):
+            sys.stderr.write(f"{missing}\n")  # to the log, because the library may not use the interface
     if not Path(os.environ.get("TMPDIR", "/")).is_dir():  # that of the client
         del os.environ["TMPDIR"]
     if os.environ.get("HWLOC_XMLFILE") == "":  # that of the launcher

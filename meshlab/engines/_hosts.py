@@ -28,7 +28,7 @@ from meshlab.comm._agreement import Checks
 from meshlab.engines import _host_start as host_start
 from meshlab.engines._controller import Controller
 from meshlab.engines._host_choice import HostChoice, read_template
-from meshlab.engines._host_jobs import HostJob, LocalJob, SlurmJob, hosts_of_slurm, is_in_allocation
+from meshlab.engines._host_jobs import HostJob, LocalJob, SlurmJob, hosts_of_slurm, is_in_allocation, rejection
 from meshlab.engines._host_links import LINK, HostLinks, Loss
 from meshlab.engines._host_queue import waiting_line
 from meshlab.engines._interrupts import interrupts_kept
@@ -63,6 +63,8 @@ _ENGINE = ["--log-level=WARN"]
 
 # What Slurm writes if a host lacks the interpreter.
 _NO_PROGRAM = re.compile(r"(?m)^slurmstepd-(\S+): error: execve\(\): (/\S+): No such file")
+
+_NO_INTERFACE = re.compile(r"(?m)^\S+ has no network interface .* names$")  # which a rank has written when it started
 
 _FOLDER_FIX = "pass a folder that all hosts see to launch()"
 
@@ -342,15 +344,26 @@ class HostedSet(AttachedSet):
         state = self._job.state()
         state.check()
         if state.is_over:
+            self._check_log()
             log = self.log_tail()
-            if (missing := _NO_PROGRAM.search(self.printed())) is not None:
-                problem = f"{missing[1]} has no {missing[2]}"
-                raise EngineError(problem, hint=self._fix(problem))
             hint = "" if log else f"if a host does not see the folder {self._folder}, {_FOLDER_FIX}"
             raise EngineError(f"{state.text} before the ranks were ready", hint=hint, log=log)
         lost = self._lost()
         if lost is not None:
+            self._check_log()
             raise EngineError(f"{lost.text} during start-up", hint="start the engines again", log=self.log_tail())
+
+    def _check_log(self) -> None:
+        """Raise an `EngineError` if the log of a failed start contains a reason with a fix."""
+        text = self.printed()
+        if (missing := _NO_PROGRAM.search(text)) is not None:
+            problem = f"{missing[1]} has no {missing[2]}"
+            raise EngineError(problem, hint=self._fix(problem))
+        if (missing := _NO_INTERFACE.search(text)) is not None:
+            raise EngineError(missing[0], hint="correct the variable, or remove it")
+        lines = [line for line in text.splitlines() if line.strip()]
+        if lines and all(line.startswith("srun: ") for line in lines):  # no rank has started
+            raise rejection(text, "")
 
     def _wait_for_engines(self, timeout_s: float) -> None:
         """Wait until all engines are registered. The time in the queue does not count."""

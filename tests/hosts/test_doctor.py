@@ -119,6 +119,16 @@ def test_every_problem_of_a_host_is_one_sentence_with_its_fix(ssh: Hosts) -> Non
     assert not any(host.processes("_host_probe") for host in ssh.values())
 
 
+def test_an_interface_that_does_not_exist_is_named(ssh: Hosts) -> None:
+    names = {"mpi": "FI_TCP_IFACE", "gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
+    begin = ("env", *(f"{name}=eth9" for name in names.values()))
+    done = doctor(ssh, "--hosts", "h1,h2", "--folder", str(ssh.shared), begin=begin)
+    assert done.returncode == 1
+    for backend, name in names.items():
+        text = rf"^broken +{backend} +h1 has no network interface eth9, which {name} names, and 1 more$"
+        assert re.search(text, done.stdout, re.MULTILINE), done.stdout
+
+
 def test_paths_are_not_checked_if_only_one_host_answers(ssh: Hosts) -> None:
     done = doctor(ssh, "--hosts", "h1,nowhere", "--folder", str(ssh.shared))
     assert done.returncode == 1

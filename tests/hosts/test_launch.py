@@ -147,6 +147,16 @@ def test_in_an_allocation_the_ranks_use_its_hosts_without_a_queue(ssh: Hosts, sl
     assert not slurm.jobs()
 
 
+def test_an_allocation_that_is_too_small_is_one_sentence(ssh: Hosts, slurm: Slurm) -> None:
+    options = repr({"folder": str(ssh.shared / "runs")})
+    command = [sys.executable, "-c", LAUNCH, "'slurm --nodes=2'", "4", options]
+    done = ssh["login"].run(["salloc", "-N1", "-n2", *command])
+    assert "error: Slurm rejects the job: Only allocated 1 nodes asked for 2 | use at most the hosts" in done.stdout
+    assert done.stdout.count("\n") == 1, done.stdout
+    assert_nothing_is_left(ssh)
+    assert not slurm.jobs()
+
+
 def test_ranks_start_again_after_one_has_ended(ssh: Hosts, launch: Callable[..., Client]) -> None:
     client = launch(["h1", "h2"])
     client.expect("sums")
@@ -219,6 +229,11 @@ def test_a_site_replaces_the_script_of_the_job(ssh: Hosts, slurm: Slurm, tmp_pat
         ("slurm --nodelist=h9", {}, "Invalid node name specified | correct the options; `sinfo` lists its partitions"),
         ("slurm --nodes=9", {}, " of Slurm would never leave the queue (Partition"),
         ("slurm --nodes=2", {"folder": "/tmp/only-here"}, "before the ranks were ready"),
+        (
+            ["h1", "h2"],
+            {"env": {"FI_TCP_IFACE": "eth9"}},
+            " has no network interface eth9, which FI_TCP_IFACE",
+        ),
     ],
 )
 def test_a_bad_choice_of_hosts_is_one_sentence_and_nothing_is_left(
