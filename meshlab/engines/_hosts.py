@@ -64,6 +64,7 @@ _ENGINE = ["--log-level=WARN"]
 # What Slurm writes if a host lacks the interpreter.
 _NO_PROGRAM = re.compile(r"(?m)^slurmstepd-(\S+): error: execve\(\): (/\S+): No such file")
 
+_NO_TASK = re.compile(r"(?m)^srun: error: Task launch for \S+ failed on node (\S+): (.+)$")
 _NO_INTERFACE = re.compile(r"(?m)^\S+ has no network interface .* names$")  # which a rank has written when it started
 
 _FOLDER_FIX = "pass a folder that all hosts see to launch()"
@@ -361,6 +362,11 @@ class HostedSet(AttachedSet):
             raise EngineError(problem, hint=self._fix(problem))
         if (missing := _NO_INTERFACE.search(text)) is not None:
             raise EngineError(missing[0], hint="correct the variable, or remove it")
+        if (failed := _NO_TASK.search(text)) is not None:
+            raise EngineError(
+                f"Slurm cannot start a rank on {failed[1]}: {failed[2]}",
+                hint="check slurmd, munge and the clock of this host",
+            )
         lines = [line for line in text.splitlines() if line.strip()]
         if lines and all(line.startswith("srun: ") for line in lines):  # no rank has started
             raise rejection(text, "")
