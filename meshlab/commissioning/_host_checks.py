@@ -29,11 +29,13 @@ from meshlab.commissioning._host_probe import network_of
 from meshlab.engines._allocation import allocated_hosts
 from meshlab.engines._host_choice import HostChoice
 from meshlab.engines._local import import_path
+from meshlab.engines._rank_hosts import network_settings
 
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 # Lines of ssh and srun that follow or precede the reason.
 _NOISE = re.compile(r"^Warning: Permanently|^srun: .*(Exited with exit code|launch failed|Job step aborted)")
 _LIMIT_S = 90.0  # for all hosts
+_FIRST_S = 40.0  # until a host describes itself, so that the others can be compared without it
 _N_CLOCKS = 5  # readings of a clock
 _LARGEST_OFFSET_S = 1.0
 _ENVIRONMENT = "install the same environment under the same path on all hosts"
@@ -76,7 +78,8 @@ class _Remote:
 
     def __init__(self, name: str, way: _Way) -> None:
         self.name, self.way = name, way
-        variables = [f"{variable}={value}" for variable, value in import_path().items()]
+        # Ranks that mpiexec starts over ssh have the variables of this host, and so have the tasks of srun.
+        variables = [f"{variable}={value}" for variable, value in {**import_path(), **network_settings()}.items()]
         probe = [sys.executable, "-m", "meshlab.commissioning._host_probe"]
         pipe = subprocess.PIPE
         command = way.to(name, ["env", *variables, *probe])
@@ -99,7 +102,7 @@ class _Remote:
         self.process.kill()
         errors = self.process.stderr.read()
         lines = [line for line in errors.splitlines() if line.strip() and not _NOISE.search(line)]
-        last = lines[-1].strip() if lines else f"no answer within {_LIMIT_S:g} s"
+        last = lines[-1].strip() if lines else f"no answer within {_LIMIT_S if self.facts else _FIRST_S:g} s"
         if "No module named" in last and "meshlab" in last:
             raise EngineError(f"{sys.executable} cannot import meshlab there: {last}", hint=_ENVIRONMENT)
         if "No such file" in last or "not found" in last:
@@ -145,9 +148,10 @@ def check_hosts(hosts: str, folder: str | Path | None = None) -> list[Check]:
     shared = Path.home() / ".cache" / "meshlab" if folder is None else Path(folder).absolute()
     with _ways(choice) as (names, way):
         remotes = [_Remote(name, way) for name in names]
-        timer = threading.Timer(_LIMIT_S, _kill_all, (remotes,))
-        timer.daemon = True
-        timer.start()
+        timers = [threading.Timer(_FIRST_S, _kill_silent, (remotes,)), threading.Timer(_LIMIT_S, _kill_all, (remotes,))]
+        for timer in timers:
+            timer.daemon = True
+            timer.start()
         try:
             with ThreadPoolExecutor(len(remotes)) as pool:
                 checks, reached = _reached(pool, remotes)
@@ -155,7 +159,8 @@ def check_hosts(hosts: str, folder: str | Path | None = None) -> list[Check]:
                     checks += _compared(pool, reached, shared)
             return checks
         finally:
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()
             for remote in remotes:
                 remote.close()
 
@@ -163,6 +168,10 @@ def check_hosts(hosts: str, folder: str | Path | None = None) -> list[Check]:
 def _kill_all(remotes: Iterable[_Remote]) -> None:
     for remote in remotes:
         remote.process.kill()
+
+
+def _kill_silent(remotes: Iterable[_Remote]) -> None:
+    _kill_all(remote for remote in remotes if not remote.facts)
 
 
 def _reached(pool: ThreadPoolExecutor, remotes: Sequence[_Remote]) -> tuple[list[Check], list[_Remote]]:
@@ -199,13 +208,16 @@ def _compared(pool: ThreadPoolExecutor, remotes: Sequence[_Remote], shared: Path
 
     list(pool.map(find_paths, remotes))
     return [
-        *_path_checks(remotes),
-        _mtu_check(remotes),
+        *([*_path_checks(remotes), _mtu_check(remotes)] if remotes[1:] else [_no_paths(remotes[0])]),
         *_interface_checks(remotes),
         _clock_check(remotes),
         _folder_check(pool, remotes, shared),
         _version_check(remotes),
     ]
+
+
+def _no_paths(remote: _Remote) -> Check:
+    return Check("paths", "absent", f"names, routes, ports and MTU need a second host, and only {remote.name} answers")
 
 
 def _path_checks(remotes: Sequence[_Remote]) -> list[Check]:
@@ -254,6 +266,9 @@ def _interface_checks(remotes: Sequence[_Remote]) -> list[Check]:
     """Return the networks that the libraries would use, which differ between hosts more often than wanted."""
     checks = []
     for backend in PROCESS_BACKENDS:
+        if missing := [text for remote in remotes if (text := remote.facts["missing"][backend])]:
+            checks.append(_check(backend, missing, "", "correct the variable, or remove it"))
+            continue
         places: dict[str, list[str]] = {}
         for remote in remotes:
             places.setdefault(network_of(backend, remote.facts, remote.interface), []).append(remote.name)

@@ -21,7 +21,7 @@ from meshlab.base._backends import BACKENDS, PROCESS_BACKENDS, package_version
 from meshlab.base._documents import parse_own_json
 from meshlab.base._errors import MeshlabError
 from meshlab.base._version import __version__
-from meshlab.engines._rank_hosts import network_choice, network_interfaces
+from meshlab.engines._rank_hosts import missing_interface, network_choice, network_interfaces
 
 _CONNECT_S = 5.0
 _LARGE = 1 << 18  # bytes, more than the buffers of a connection whose large packets are lost
@@ -44,6 +44,7 @@ def describe(port: int) -> dict[str, Any]:
         "interfaces": [[name, address, states[name].mtu] for name, address in interfaces if address],
         "rdma": [name for name, address in interfaces if not address],
         "chosen": {backend: network_choice(backend) for backend in PROCESS_BACKENDS},
+        "missing": {backend: missing_interface(backend) for backend in PROCESS_BACKENDS},
     }
 
 

@@ -55,7 +55,9 @@ def _wait_for_hosts(process: subprocess.Popen[str], errors: IO[str]) -> tuple[st
     with waiting_line() as show:
         while not select.select([process.stdout], [], [], _POLL_S)[0]:
             if (pending := re.search(r"job allocation (\d+)", _text_of(errors))) is not None:
-                show(job_state(pending[1]).text)
+                state = job_state(pending[1])
+                state.check()
+                show(state.text)
     match process.stdout.readline().split():
         case [job, nodes]:
             return job, nodes

@@ -24,6 +24,10 @@ _POLL_S, _LATER_POLL_S = 1.0, 5.0  # seconds between questions to the scheduler,
 _MINUTE_S = 60.0
 _ITSELF_S = 1.5  # time that a launcher gets to end, and to clean up on the hosts, when its ranks have ended
 _END_S = 5.0  # time that it gets after it was requested to end
+_OPTIONS_FIX = "correct the options; `sinfo` lists its partitions and hosts"
+_ALLOCATION_FIX = "use at most the hosts and tasks of the allocation in SLURM_JOB_ID, or start outside of it"
+# Slurm's reasons that last until somebody changes the job or the partition.
+_NEVER = ("BadConstraints", "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit")
 _QUEUED = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 
 
@@ -35,6 +39,13 @@ class JobState:
     """Such as "job 12 waits in the queue (Resources)"."""
     is_queued: bool = False
     is_over: bool = False
+    fix: str = ""
+    """What to do about a job that will not leave the queue by itself. Empty for others."""
+
+    def check(self) -> None:
+        """Raise an `EngineError` if the job will not leave the queue."""
+        if self.fix:
+            raise EngineError(self.text, hint=self.fix)
 
 
 class HostJob(Protocol):
@@ -152,6 +163,8 @@ def job_state(job: str) -> JobState:
         return JobState(f"{name} has ended", is_over=True)
     else:
         state, reason, nodes = [*answer.strip().splitlines()[0].split("|"), "", ""][:3]
+    if state in _QUEUED and reason in _NEVER:
+        return JobState(f"{name} would never leave the queue ({reason})", is_queued=True, fix=_OPTIONS_FIX)
     if state in _QUEUED:
         return JobState(f"{name} waits in the queue ({reason})", is_queued=True)
     if state in ("RUNNING", "COMPLETING"):
@@ -195,4 +208,7 @@ def rejection(text: str, otherwise: str) -> EngineError:
     """Return the error of Slurm for what one of its commands has printed."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("Try ")]
     reason = re.sub(r"^s\w+: (error: )?", "", lines[-1].strip()) if lines else otherwise
-    return EngineError(f"Slurm rejects the job: {reason}")
+    hint = _ALLOCATION_FIX if is_in_allocation() else _OPTIONS_FIX
+    if "slurm controller" in reason:
+        hint = "check it with `scontrol ping`"
+    return EngineError(f"Slurm rejects the job: {reason}", hint=hint)

@@ -37,8 +37,9 @@ def problem_of(folder: Path) -> str:
         return f"{sys.executable} of {host} cannot import meshlab: {error}"
     if __version__ != expected_meshlab:
         return f"{host} has meshlab {__version__}, and not {expected_meshlab} as the client"
-    if int(gpus) > _count_gpus():
-        return f"{host} has {_count_gpus()} GPUs, but gets {gpus} ranks"
+    if int(gpus) > (n_gpus := _count_gpus()):
+        ranks = f"{gpus} rank{'s' * (gpus != '1')}"
+        return f"{host} has {n_gpus or 'no'} GPU{'s' * (n_gpus != 1)}, but gets {ranks}"
     try:
         socket.create_connection((address, int(port)), timeout=10.0).close()
     except OSError as error:
@@ -65,6 +66,12 @@ def main(folder: str, role: str, *command: str) -> None:
         sys.stderr.write(f"{problem}\n")
         (Path(folder) / f"{PROBLEM}{socket.gethostname()}").write_text(problem)
         sys.exit(1)
+    from meshlab.base._backends import PROCESS_BACKENDS
+    from meshlab.engines._rank_hosts import missing_interface
+
+    for backend in PROCESS_BACKENDS:
+        if missing := missing_interface(backend):
+            sys.stderr.write(f"{missing}\n")  # to the log, because the library may not use the interface
     if not Path(os.environ.get("TMPDIR", "/")).is_dir():  # that of the client
         del os.environ["TMPDIR"]
     if os.environ.get("HWLOC_XMLFILE") == "":  # that of the launcher

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import secrets
 import shlex
 import shutil
@@ -27,7 +28,7 @@ from meshlab.comm._agreement import Checks
 from meshlab.engines import _host_start as host_start
 from meshlab.engines._controller import Controller
 from meshlab.engines._host_choice import HostChoice, read_template
-from meshlab.engines._host_jobs import HostJob, LocalJob, SlurmJob, hosts_of_slurm, is_in_allocation
+from meshlab.engines._host_jobs import HostJob, LocalJob, SlurmJob, hosts_of_slurm, is_in_allocation, rejection
 from meshlab.engines._host_links import LINK, HostLinks, Loss
 from meshlab.engines._host_queue import waiting_line
 from meshlab.engines._interrupts import interrupts_kept
@@ -59,6 +60,12 @@ _NOISE = ("Warning: Permanently added", "Pseudo-terminal")
 
 # Engines end themselves without the controller after some time, and the default is several minutes.
 _ENGINE = ["--log-level=WARN"]
+
+# What Slurm writes if a host lacks the interpreter.
+_NO_PROGRAM = re.compile(r"(?m)^slurmstepd-(\S+): error: execve\(\): (/\S+): No such file")
+
+_NO_TASK = re.compile(r"(?m)^srun: error: Task launch for \S+ failed on node (\S+): (.+)$")
+_NO_INTERFACE = re.compile(r"(?m)^\S+ has no network interface .* names$")  # which a rank has written when it started
 
 _FOLDER_FIX = "pass a folder that all hosts see to launch()"
 
@@ -261,7 +268,8 @@ class HostedSet(AttachedSet):
         )
         problems = [problem for problem in texts if problem]
         if problems:
-            others = f", and {len(problems) - 1} more hosts have problems" if problems[1:] else ""
+            n_more = len(problems) - 1
+            others = f", and {n_more} more host{'s have problems' if n_more > 1 else ' has a problem'}" * bool(n_more)
             raise EngineError(f"{problems[0]}{others}", hint=self._fix(problems[0]))
 
     def _run_on_hosts(self, command: str) -> dict[str, _SshReply | None]:
@@ -289,7 +297,7 @@ class HostedSet(AttachedSet):
     def _problem(self, name: str, code: int, output: str, errors: str) -> str:
         """Return what the check of a host has found, or an empty string."""
         lines = [line for line in errors.splitlines() if line.strip() and not line.startswith(_NOISE)]
-        last = lines[-1].strip() if lines else f"exit code {code}"
+        last = lines[-1].strip().removesuffix(".") if lines else f"exit code {code}"
         if code == 255:
             return f"{name} cannot be reached over ssh: {last.removeprefix('ssh: ')}"
         if "can't open file" in errors:
@@ -302,8 +310,11 @@ class HostedSet(AttachedSet):
     def _fix(self, problem: str) -> str:
         if " the folder " in problem:
             return _FOLDER_FIX
-        if " over ssh" in problem and self._has_run:
-            return Hint("{}", RANKS_LEFT)
+        if " over ssh" in problem:
+            host = problem.partition(" ")[0]
+            return Hint("{}", RANKS_LEFT) if self._has_run else f"make `ssh {host} true` work without a password"
+        if " GPU" in problem:
+            return "start one rank per GPU, on more hosts, or choose another backend"
         if " does not reach " in problem:
             return f"set {ADDRESS} to the address of this host in their network"
         if (
@@ -332,13 +343,33 @@ class HostedSet(AttachedSet):
         if self._job is None:
             return
         state = self._job.state()
+        state.check()
         if state.is_over:
+            self._check_log()
             log = self.log_tail()
             hint = "" if log else f"if a host does not see the folder {self._folder}, {_FOLDER_FIX}"
             raise EngineError(f"{state.text} before the ranks were ready", hint=hint, log=log)
         lost = self._lost()
         if lost is not None:
+            self._check_log()
             raise EngineError(f"{lost.text} during start-up", hint="start the engines again", log=self.log_tail())
+
+    def _check_log(self) -> None:
+        """Raise an `EngineError` if the log of a failed start contains a reason with a fix."""
+        text = self.printed()
+        if (missing := _NO_PROGRAM.search(text)) is not None:
+            problem = f"{missing[1]} has no {missing[2]}"
+            raise EngineError(problem, hint=self._fix(problem))
+        if (missing := _NO_INTERFACE.search(text)) is not None:
+            raise EngineError(missing[0], hint="correct the variable, or remove it")
+        if (failed := _NO_TASK.search(text)) is not None:
+            raise EngineError(
+                f"Slurm cannot start a rank on {failed[1]}: {failed[2]}",
+                hint="check slurmd, munge and the clock of this host",
+            )
+        lines = [line for line in text.splitlines() if line.strip()]
+        if lines and all(line.startswith("srun: ") for line in lines):  # no rank has started
+            raise rejection(text, "")
 
     def _wait_for_engines(self, timeout_s: float) -> None:
         """Wait until all engines are registered. The time in the queue does not count."""

@@ -15,12 +15,13 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshlab.base._backends import PROCESS_BACKENDS, automatic_backend, choice_text
+from meshlab.base._backends import BACKENDS, PROCESS_BACKENDS, automatic_backend, choice_text
 from meshlab.base._errors import EngineError
 from meshlab.comm._agreement import Checks
 from meshlab.comm._backend import Rendezvous
@@ -30,6 +31,8 @@ from meshlab.engines._launchers import launch_of
 from meshlab.engines._parts import STOPPED, is_stopped
 from meshlab.engines._position_lines import PositionLines, connect
 from meshlab.engines._positions import Position, Positions
+from meshlab.engines._rank_hosts import missing_interface
+from meshlab.engines._rank_plan import check_versions, own_versions
 from meshlab.engines._reaper import remove_files, shared_memory_files
 from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, RankSet, Reply
 from meshlab.engines._worker import Worker
@@ -37,6 +40,7 @@ from meshlab.engines._worker import Worker
 if TYPE_CHECKING:
     from meshlab.comm._backend import Backend
 
+_OVER_MPI = next(name for name, facts in BACKENDS.items() if facts.starts == "mpiexec")
 _PAUSE_S = 0.0005
 _CLOSE_S = 3.0  # time that busy ranks get to finish when the engines are closed
 
@@ -90,6 +94,7 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
     names = ("auto", *PROCESS_BACKENDS)
     if backend not in names:
         raise EngineError(f"backend must be {choice_text(names)} for processes of an MPI launcher, not {backend!r}")
+    load_mpi()
     world = mpi.world()
     launch = launch_of()
     if world.size == 1 and launch is not None:
@@ -98,6 +103,12 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
         library = world.capabilities().library
         raise EngineError(launch.fault(library), hint=launch.cure(library))
     control = world.comm.Dup()  # for tasks and replies; it is idle while rank 0 measures
+    try:
+        check_versions(control.allgather(own_versions()))
+    except EngineError:
+        if world.rank > 0:
+            return None
+        raise
     positions = _shared_positions(control, world.size)
     worker = Worker(_open(world, control, backend), positions, checks)
     infos: Sequence[RankInfo] | None = control.gather(worker.info())
@@ -146,6 +157,10 @@ def load_mpi() -> None:
     """Import MPI, which initialises it."""
     from meshlab.comm.backends import _mpi as mpi
 
+    launch = launch_of()
+    # The library would end the process.
+    if (launch is None or launch.rank == 0) and (missing := missing_interface(_OVER_MPI)):
+        warnings.warn(missing, stacklevel=2)
     mpi.load()
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshlab.base._backends import BACKENDS
+from meshlab.base._backends import BACKENDS, PROCESS_BACKENDS
 from meshlab.base._units import SEPARATOR
 
 if TYPE_CHECKING:
     from meshlab.engines._rounds import RankInfo
 
+_PREFIXES = {"nccl": ("NCCL_SOCKET_IFNAME",)}  # variables with beginnings of names
 _RDMA = Path("/sys/class/infiniband")
 
 
@@ -37,6 +39,30 @@ def network_interfaces() -> tuple[tuple[str, str], ...]:
 def network_choice(backend: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return the network that a variable of the backend's library chooses on this host, or an empty string."""
     return next((environ[name] for name in BACKENDS[backend].network_variables if environ.get(name)), "")
+
+
+def network_settings() -> dict[str, str]:
+    """Return the variables of this process that choose networks, of all backends."""
+    names = [name for backend in PROCESS_BACKENDS for name in _network_variables(backend)]
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def _network_variables(backend: str) -> tuple[str, ...]:
+    return (*BACKENDS[backend].network_variables, *_PREFIXES.get(backend, ()))
+
+
+def missing_interface(backend: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return which network interface a variable of the backend's library names that this host does not have, or ""."""
+    names = [name for name, _ in network_interfaces()]
+    for variable in _network_variables(backend):
+        value = environ.get(variable, "")
+        # NCCL takes beginnings of names unless they follow "=", and "^" excludes them. UCX's have a port.
+        chosen = [text.strip().removeprefix("=").partition(":")[0] for text in value.split(",")]
+        is_list = value and not value.startswith("^") and "all" not in chosen and "/" not in value
+        begins = variable in _PREFIXES.get(backend, ()) and not value.startswith("=")
+        if is_list and not any(name.startswith(text) if begins else name == text for text in chosen for name in names):
+            return f"{socket.gethostname()} has no network interface {value}, which {variable} names"
+    return ""
 
 
 def n_hosts(ranks: Sequence[RankInfo]) -> int:

@@ -8,7 +8,7 @@ import re
 import socket
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS, PROCESS_BACKENDS, automatic_backend
@@ -166,19 +166,28 @@ def check_engines(engines: Mapping[int, EngineFacts], backend: str) -> None:
     lacking = {host: max(packages, key=len) for host, packages in missing.items() if any(packages)}
     if lacking:
         host, packages = next(iter(lacking.items()))
-        more = f" (and {len(lacking) - 1} other host{'s' * (len(lacking) != 2)})" if len(lacking) > 1 else ""
+        more = f" and {len(lacking) - 1} other host{'s' * (len(lacking) != 2)} do" if len(lacking) > 1 else " does"
         raise EngineError(
-            f"backend {backend!r} needs {' and '.join(packages)}, which {host}{more} does not have",
+            f"backend {backend!r} needs {' and '.join(packages)}, which {host}{more} not have",
             hint="install the same packages on all hosts, or choose another backend",
             host=host,
         )
-    client = EngineFacts("the client", os.getpid(), platform.python_version(), __version__)
-    _check_same("meshlab", [client, *engines.values()], lambda facts: facts.meshlab)
-    # Functions travel as bytecode, which another minor version cannot run.
-    _check_same("Python", [client, *engines.values()], lambda facts: ".".join(facts.python.split(".")[:2]))
+    check_versions([replace(own_versions(), host="the client"), *engines.values()])
     if backend in GPU_BACKENDS:
         _check_same("NCCL", engines.values(), lambda facts: facts.libraries.get("NCCL", ""))
         _warn_of_differences(by_host)
+
+
+def own_versions() -> EngineFacts:
+    """Return the host and the versions of this process, without what takes longer to find out."""
+    return EngineFacts(socket.gethostname(), os.getpid(), platform.python_version(), __version__)
+
+
+def check_versions(processes: Sequence[EngineFacts]) -> None:
+    """Raise an `EngineError` if processes have versions that do not understand each other."""
+    _check_same("meshlab", processes, lambda facts: facts.meshlab)
+    # Functions travel as bytecode, which another minor version cannot run.
+    _check_same("Python", processes, lambda facts: ".".join(facts.python.split(".")[:2]))
 
 
 def _check_same(what: str, engines: Iterable[EngineFacts], version: Callable[[EngineFacts], str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.base._backends import BACKENDS
-from meshlab.engines._rank_hosts import network_choice, network_interfaces, rank_rows, ranks_label
+from meshlab.engines._rank_hosts import missing_interface, network_choice, network_interfaces, rank_rows, ranks_label
 from meshlab.engines._rounds import RankInfo
 from meshlab.frames._schema import RANKS, ranks_frame
 
@@ -80,3 +81,25 @@ def test_a_variable_of_the_library_names_the_network() -> None:
     assert network_choice("mpi", {"UCX_NET_DEVICES": "mlx5_0:1"}) == "mlx5_0:1"
     assert network_choice("gloo", {"UCX_NET_DEVICES": "mlx5_0:1"}) == ""
     assert network_choice("nccl", {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("backend", "variable", "value", "is_missing"),
+    [
+        ("mpi", "FI_TCP_IFACE", "eth9", True),
+        ("mpi", "UCX_NET_DEVICES", "eth0:1", False),
+        ("mpi", "UCX_NET_DEVICES", "all", False),
+        ("mpi", "OMPI_MCA_btl_tcp_if_include", "10.0.0.0/8", False),
+        ("gloo", "GLOO_SOCKET_IFNAME", "eth9,eth0", False),
+        ("nccl", "NCCL_SOCKET_IFNAME", "eth", False),
+        ("nccl", "NCCL_SOCKET_IFNAME", "=eth", True),
+        ("nccl", "NCCL_SOCKET_IFNAME", "^docker", False),
+        ("nccl", "FI_TCP_IFACE", "eth9", False),
+    ],
+)
+def test_a_variable_with_an_interface_that_does_not_exist_is_named(
+    monkeypatch: pytest.MonkeyPatch, backend: str, variable: str, value: str, is_missing: bool
+) -> None:
+    monkeypatch.setattr("meshlab.engines._rank_hosts.network_interfaces", lambda: (("eth0", "10.0.0.1/24"),))
+    text = f"{socket.gethostname()} has no network interface {value}, which {variable} names"
+    assert missing_interface(backend, {variable: value}) == (text if is_missing else "")

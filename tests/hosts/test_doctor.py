@@ -71,7 +71,13 @@ def test_problems_of_hosts_of_slurm_are_named(hosts: Hosts, slurm: Slurm) -> Non
     assert re.search(rf"^broken +srun h2 +there is no {prefix}/python\d*$", done.stdout, re.MULTILINE), done.stdout
     assert re.search(r"^broken +folder +h1 does not see /tmp/only-here, and 1 more$", done.stdout, re.MULTILINE)
     assert done.returncode == 1
-    for options, text in {"--partition=nope": "artition", "--nope": "unrecognized option"}.items():
+    rejected = {
+        "--partition=nope": "artition",
+        "--nope": "unrecognized option",
+        "--nodelist=h9": "Invalid node name specified; correct the options; `sinfo` lists its partitions and hosts",
+        "--nodes=9": " of Slurm would never leave the queue (Partition",
+    }
+    for options, text in rejected.items():
         done = doctor(hosts, "--hosts", f"slurm {options}")
         assert text in done.stderr
         assert done.stderr.count("\n") == 1 + ("more: " in done.stderr)
@@ -113,6 +119,23 @@ def test_every_problem_of_a_host_is_one_sentence_with_its_fix(ssh: Hosts) -> Non
     assert not any(host.processes("_host_probe") for host in ssh.values())
 
 
+def test_an_interface_that_does_not_exist_is_named(ssh: Hosts) -> None:
+    names = {"mpi": "FI_TCP_IFACE", "gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
+    begin = ("env", *(f"{name}=eth9" for name in names.values()))
+    done = doctor(ssh, "--hosts", "h1,h2", "--folder", str(ssh.shared), begin=begin)
+    assert done.returncode == 1
+    for backend, name in names.items():
+        text = rf"^broken +{backend} +h1 has no network interface eth9, which {name} names, and 1 more$"
+        assert re.search(text, done.stdout, re.MULTILINE), done.stdout
+
+
+def test_paths_are_not_checked_if_only_one_host_answers(ssh: Hosts) -> None:
+    done = doctor(ssh, "--hosts", "h1,nowhere", "--folder", str(ssh.shared))
+    assert done.returncode == 1
+    assert "absent   paths        names, routes, ports and MTU need a second host, and only h1 answers" in done.stdout
+    assert not re.search(r"^\w+ +(names|routes|ports|mtu) ", done.stdout, re.MULTILINE), done.stdout
+
+
 def test_a_refused_key_and_a_closed_port_are_named(ssh: Hosts) -> None:
     refuse_keys(ssh)
     try:
@@ -120,6 +143,7 @@ def test_a_refused_key_and_a_closed_port_are_named(ssh: Hosts) -> None:
     finally:
         accept_keys(ssh)
     assert refused.returncode == 1
+    assert len(refused.stdout.splitlines()) == 4  # nothing more can be checked
     assert refused.stdout.count("Permission denied (publickey).") == 2
     assert "→ make `ssh h1 true` work without a password" in refused.stdout
     ssh["h2"].run(["ip", "route", "add", "blackhole", ssh["h1"].address], check=True)

@@ -147,6 +147,16 @@ def test_in_an_allocation_the_ranks_use_its_hosts_without_a_queue(ssh: Hosts, sl
     wait_until(lambda: not slurm.jobs())  # a job that has ended is completed a moment later
 
 
+def test_an_allocation_that_is_too_small_is_one_sentence(ssh: Hosts, slurm: Slurm) -> None:
+    options = repr({"folder": str(ssh.shared / "runs")})
+    command = [sys.executable, "-c", LAUNCH, "'slurm --nodes=2'", "4", options]
+    done = ssh["login"].run(["salloc", "-N1", "-n2", *command])
+    assert "error: Slurm rejects the job: Only allocated 1 nodes asked for 2 | use at most the hosts" in done.stdout
+    assert done.stdout.count("\n") == 1, done.stdout
+    assert_nothing_is_left(ssh)
+    assert not slurm.jobs()
+
+
 def test_ranks_start_again_after_one_has_ended(ssh: Hosts, launch: Callable[..., Client]) -> None:
     client = launch(["h1", "h2"])
     client.expect("sums")
@@ -216,7 +226,14 @@ def test_a_site_replaces_the_script_of_the_job(ssh: Hosts, slurm: Slurm, tmp_pat
         ("slrum", {}, "unknown hosts 'slrum' (did you mean 'slurm'?)"),
         ("slurm --partition=none", {}, "Slurm rejects the job: Batch job submission failed: Invalid partition name"),
         ("slurm --constraint=x", {}, "Slurm rejects the job: Batch job submission failed: Invalid feature"),
+        ("slurm --nodelist=h9", {}, "Invalid node name specified | correct the options; `sinfo` lists its partitions"),
+        ("slurm --nodes=9", {}, " of Slurm would never leave the queue (Partition"),
         ("slurm --nodes=2", {"folder": "/tmp/only-here"}, "before the ranks were ready"),
+        (
+            ["h1", "h2"],
+            {"env": {"FI_TCP_IFACE": "eth9"}},
+            " has no network interface eth9, which FI_TCP_IFACE",
+        ),
     ],
 )
 def test_a_bad_choice_of_hosts_is_one_sentence_and_nothing_is_left(
@@ -237,7 +254,7 @@ def test_a_refused_key_is_reported(ssh: Hosts, launch: Callable[..., Client]) ->
     finally:
         accept_keys(ssh)
     assert "error: h1 cannot be reached over ssh:" in output
-    assert "Permission denied (publickey)., and 1 more host" in output
+    assert "Permission denied (publickey), and 1 more host has a problem | make `ssh h1 true` work without a" in output
     assert_nothing_is_left(ssh)
 
 
@@ -267,16 +284,37 @@ def test_another_environment_of_a_host_is_reported(
     wait_until(lambda: not slurm.jobs())  # a job that has ended is completed a moment later
 
 
-def test_a_host_without_the_interpreter_is_reported(ssh: Hosts, launch: Callable[..., Client]) -> None:
+@pytest.mark.parametrize("choice", [["h1", "h2"], "slurm --nodes=2"], ids=["ssh", "slurm"])
+def test_a_host_without_the_interpreter_is_reported(
+    ssh: Hosts, slurm: Slurm, launch: Callable[..., Client], choice: object
+) -> None:
     empty = ssh.shared / "empty"
     empty.mkdir(exist_ok=True)
     prefix = Path(sys.executable).parent
     ssh["h2"].run(["mount", "--bind", str(empty), str(prefix)], check=True)
     try:
-        output = launch(["h1", "h2"]).close()
+        output = launch(choice).close()
     finally:
         ssh["h2"].run(["umount", str(prefix)], check=True)
-    assert f"error: h2 has no {sys.executable}" in output
+    assert (
+        output == f"error: h2 has no {sys.executable} | install the same environment under the same path on all hosts\n"
+    )
+    assert_nothing_is_left(ssh)
+    assert not slurm.jobs()
+
+
+def test_a_host_with_fewer_gpus_than_ranks_is_reported(ssh: Hosts, launch: Callable[..., Client]) -> None:
+    gpus = {"h1": 2, "h2": 1}
+    for host, n in gpus.items():
+        folders = " ".join(f"/proc/driver/nvidia/gpus/{index}" for index in range(n))
+        ssh[host].run(["sh", "-ec", f"mount -t tmpfs none /proc/driver; mkdir -p {folders}"], check=True)
+    try:
+        output = launch(["h1", "h2"], backend="nccl").close()
+    finally:
+        for host in gpus:
+            ssh[host].run(["umount", "/proc/driver"], check=True)
+    fix = "start one rank per GPU, on more hosts, or choose another backend"
+    assert output == f"error: h2 has 1 GPU, but gets 2 ranks | {fix}\n"
     assert_nothing_is_left(ssh)
 
 
