@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
-from meshlab.base._units import format_size
+from meshlab.benchmark._preparation import check_matrices, free_memory, has_matrix
 from meshlab.benchmark._run import Run, check_resumable
 from meshlab.comm._catalog import find_collective
 from meshlab.comm._elements import find_op
 from meshlab.comm._windows import why_not_symmetric
 from meshlab.engines._engines import Engines
-from meshlab.engines._memory import local_buffer_bytes
+from meshlab.engines._lease import Lease
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._arguments import PlanArguments, add_documentation, check_arguments, takes_plan_arguments
@@ -53,7 +53,8 @@ def bench(
 
     Returns immediately and measures in a background thread. ``run.estimate`` predicts the range of the duration and the
     smallest visible change, and ``run.conditions`` records what else the hosts do. Steps whose buffers exceed the free
-    memory are skipped, and their rows have the status ``skipped``.
+    memory are skipped, and their rows have the status ``skipped``. A matrix of bytes as `traffic`, which has only one
+    size, raises before the run starts.
 
     Parameters
     ----------
@@ -102,6 +103,7 @@ def bench(
         If the plan does not match the mesh, or the mesh does not match the engines.
         If the backend does not support a collective, an element type, an operation, a mode, or an option.
         If the engines are busy.
+        If the buffers of a matrix of bytes exceed the memory.
         If `resume` has a different mesh, system or sampling, or is still being measured.
         If `out` holds a different run, or cannot be written.
 
@@ -257,24 +259,13 @@ def check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
         )
     for backend in backends:
         _check_backend(engines.capabilities(backend), plan)
-    _check_matrices(engines, mesh, plan)
+    if has_matrix(plan):
+        with Lease(engines, "reading the free memory", is_query=True) as lease:
+            free = free_memory(lease, "reading the free memory")
+        check_matrices(plan, mesh, free, [info.host for info in engines.ranks])
     for name, function in plan.functions.items():
         if function is None:
             raise BenchError(f"function {name!r} is not saved with its run; pass it again as collective")
-
-
-def _check_matrices(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
-    """Raise if a matrix of bytes exceeds the memory. It has only one size, so skipping it would measure nothing."""
-    room = local_buffer_bytes(engines)
-    if room is None or all(traffic is None or traffic.is_pattern for traffic in plan.traffic):
-        return
-    for step in plan.steps(mesh):
-        if step.matrix is not None and not step.matrix.is_pattern and step.buffer_bytes > room:
-            raise BenchError(
-                f"traffic {step.traffic!r} needs {format_size(step.buffer_bytes)} of buffers on its busiest rank, but "
-                f"a rank may use {format_size(room)}",
-                hint="divide the matrix, or measure its pattern() at smaller sizes",
-            )
 
 
 def _check_backend(can: Capabilities, plan: Plan) -> None:

@@ -3,28 +3,66 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._errors import BenchError
+from meshlab.base._units import format_size
 from meshlab.benchmark.on_ranks._buffers import block_bytes, plan_buffers
+from meshlab.comm._elements import find_dtype
 from meshlab.engines._lease import Lease, raise_first_error
-from meshlab.engines._memory import free_bytes, usable_bytes
+from meshlab.engines._memory import free_bytes, usable_bytes, usable_text
 from meshlab.engines._rounds import Reply
 from meshlab.mesh._axes import WORLD
 
 if TYPE_CHECKING:
     from meshlab.mesh._groups import Groups
+    from meshlab.mesh._mesh import DeviceMesh
+    from meshlab.plans._plan import Plan
     from meshlab.plans._steps import Step
+
+
+def free_memory(lease: Lease, task: str) -> list[tuple[bool, int]]:
+    """Return the results of `free_bytes` of all ranks. `task` is for the error of a rank."""
+    replies = lease.round(free_bytes).run()
+    raise_first_error(replies, task, lease.engines.ranks)
+    return [reply.value for reply in replies]
 
 
 def usable_memory(lease: Lease, task: str) -> int:
     """Return the memory that every rank may use for its buffers, in bytes. `task` is for the error of a rank."""
-    replies = lease.round(free_bytes).run()
-    raise_first_error(replies, task, lease.engines.ranks)
-    return int(usable_bytes([reply.value for reply in replies], [info.host for info in lease.engines.ranks]).min())
+    return int(usable_bytes(free_memory(lease, task), [info.host for info in lease.engines.ranks]).min())
+
+
+def has_matrix(plan: Plan) -> bool:
+    """Return True if a traffic of the plan is a matrix of bytes, which has only one size."""
+    return any(traffic is not None and not traffic.is_pattern for traffic in plan.traffic)
+
+
+def check_matrices(plan: Plan, mesh: DeviceMesh, free: Sequence[tuple[bool, int]], hosts: Sequence[str]) -> None:
+    """Raise if a matrix of bytes exceeds the memory. It has only one size, so skipping it would measure nothing."""
+    usable = usable_bytes(free, hosts)
+    for step in plan.steps(mesh):
+        counts = step.chunk_counts
+        if step.matrix is None or step.matrix.is_pattern or counts is None:
+            continue
+        groups = mesh[step.axis].array
+        group = groups[usable[groups].min(axis=1).argmin()]
+        rank = int(group[usable[group].argmin()])
+        if step.buffer_bytes <= usable[rank]:
+            continue
+        sums = counts.sum(axis=1), counts.sum(axis=0)
+        sender, receiver = (int(group[part.argmax()]) for part in sums)
+        sent, received = (format_size(int(part.max()) * find_dtype(str(step.dtype)).itemsize) for part in sums)
+        raise BenchError(
+            f"traffic {step.traffic!r} needs {format_size(step.buffer_bytes)} of buffers on every rank, because rank "
+            f"{sender} sends {sent} and {'it' if receiver == sender else f'rank {receiver}'} receives {received}, but "
+            f"{usable_text(free, hosts, rank)}",
+            hint="divide the matrix, or measure its pattern() at smaller sizes",
+        )
 
 
 def plan_registered(lease: Lease, sets: Iterable[Iterable[Step]], memory_bytes: int) -> list[Reply]:

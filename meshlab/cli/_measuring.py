@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from meshlab.cli._output import (
     print_text,
     report_error,
 )
-from meshlab.cli._ranks import opened_engines, size_fix, system_label
+from meshlab.cli._ranks import memory_of_new_ranks, opened_engines, size_fix, system_label
 
 if TYPE_CHECKING:
     from meshlab.benchmark._run import Run
@@ -52,6 +53,7 @@ def measure(
     from meshlab.base._folders import check_writable
     from meshlab.base._units import format_seconds
     from meshlab.benchmark._bench import bench
+    from meshlab.benchmark._preparation import check_matrices, has_matrix
     from meshlab.engines._checks import check_mesh_size
     from meshlab.runs._rundata import has_measurements
     from meshlab.runs._store import check_free
@@ -59,6 +61,8 @@ def measure(
     # Check all input before any process starts.
     check_mesh_size(mesh, n, fix=size_fix(mesh.world_size, is_started=joins))
     plan.steps(mesh)
+    if not joins and has_matrix(plan) and (memory := memory_of_new_ranks(n, backend)) is not None:
+        check_matrices(plan, mesh, memory, n * [socket.gethostname()])
     if out is not None:
         check_free(out, None if resume is None else resume.run_id, overwrite=force)
         check_writable(out)

@@ -24,6 +24,19 @@ def default_ranks(backend: str, fewest: int = _FEWEST_RANKS) -> int:
     return n_gpus or min(max(usable_cores(), fewest), _MOST_RANKS)
 
 
+def memory_of_new_ranks(n: int, backend: str) -> list[tuple[bool, int]] | None:
+    """Return results of `free_bytes` for `n` ranks that would start here, or None if a GPU's memory is unknown."""
+    from meshlab.engines._launch import count_gpus
+    from meshlab.engines._memory import host_free_bytes
+    from meshlab.topology.readers._hosts import probe
+
+    if backend not in GPU_BACKENDS and (backend != "auto" or count_gpus() < n):
+        return n * [(True, host_free_bytes())]
+    sizes = [device.memory_bytes for device in list(probe().devices)[:n]]
+    free = [(False, size) for size in sizes if size is not None]
+    return free if len(free) == n else None
+
+
 @contextmanager
 def opened_engines(
     n: int, backend: str, *, joins: bool, devices: Sequence[int] | None = None

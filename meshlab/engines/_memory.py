@@ -78,6 +78,16 @@ def usable_bytes(free: Sequence[tuple[bool, int]], hosts: Sequence[str]) -> npt.
     return np.array(shares, dtype=np.int64)
 
 
+def usable_text(free: Sequence[tuple[bool, int]], hosts: Sequence[str], rank: int) -> str:
+    """Describe the memory that the buffers of a rank may use, and its origin."""
+    is_shared, n_bytes = free[rank]
+    n = hosts.count(hosts[rank])
+    where = f"host {hosts[rank]}" if is_shared else f"the GPU of rank {rank}"
+    sharing = f", shared by {n:,} ranks" if is_shared and n > 1 else ""
+    usable = format_size(int(usable_bytes(free, hosts)[rank]))
+    return f"a rank may use {usable} ({100 * USABLE:.0f} % of the {format_size(n_bytes)} of memory of {where}{sharing})"
+
+
 def local_buffer_bytes(engines: Engines) -> int | None:
     """Return the memory that buffers of one rank may use. None if only the ranks can read it: GPUs, or other hosts."""
     if engines.backend in GPU_BACKENDS or {info.host for info in engines.ranks} != {socket.gethostname()}:

@@ -51,6 +51,7 @@ _NOISE = 0.25  # what a curve does not share
 # Its growth per doubling of the domains beyond two, by log2 of the size. Contention hits large messages: a job shares
 # the network with others.
 _NOISE_TREND = ((24, 28), (0.4, 2.0))
+_SPIKE, _LATENCY_OCTAVE = 3.0, 10  # standard deviations of the noise, and the largest size, of a disturbed measurement
 _OTHER_COLLECTIVE = 0.25  # correlation of two collectives
 _OTHER_GENERATION, _OTHER_CAPABILITY = 0.3, 0.8  # correlation of two GPUs: of other generations, and within one
 # Distance in doublings at which groups of one class have little in common: of ranks inside a domain, of domains, of
@@ -288,6 +289,16 @@ def _between_octaves(table: Floats, rows: npt.ArrayLike, sizes: npt.ArrayLike) -
     return np.asarray(table[row, first] * (1 - share) + table[row, first + 1] * share)
 
 
+def _without_spikes(errors: Floats, groups: _Groups) -> Floats:
+    """Replace single sizes of at most 1 KiB that differ from both neighbours by far more than noise by their median."""
+    # The latency decides these times, and no choice of NCCL is for only one of these sizes, so the call was disturbed.
+    median = np.median(np.stack([errors[:, :-2], errors[:, 1:-1], errors[:, 2:]]), axis=0)
+    noise = np.sqrt(_noise(groups)) * _usual(groups)
+    is_spike = np.abs(errors - np.pad(median, ((0, 0), (1, 1)), constant_values=np.nan)) > _SPIKE * noise
+    is_spike &= OCTAVES <= _LATENCY_OCTAVE
+    return np.where(is_spike, np.pad(median, ((0, 0), (1, 1))), errors)
+
+
 COLUMNS = (
     "curve",
     "source",
@@ -324,7 +335,7 @@ def published_errors() -> PublishedErrors:
         nic_gbs=np.array([float(gbs) if gbs else 0.0 for gbs in nic_gbs]),
     )
     values = [[float(value) if value else np.nan for value in column] for column in errors]
-    return PublishedErrors(curves, sources, groups, np.array(values).T)
+    return PublishedErrors(curves, sources, groups, _without_spikes(np.array(values).T, groups))
 
 
 @lru_cache(maxsize=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 import meshlab as ml
 from meshlab.benchmark.on_ranks import _checking
 from meshlab.cli._main import main
+from meshlab.cli._ranks import memory_of_new_ranks
 from tests.examples import examples
 
 QUICK = ml.Sampling(max_s=0.02, min_batches=6)
@@ -145,6 +147,76 @@ def test_invalid_traffics_are_refused_before_anything_starts(
     with pytest.raises(ml.MeshlabError) as error:
         bench(engines, **choices)
     assert text in str(error.value)
+
+
+LARGE = ml.Traffic.matrix([[0, 64 << 20, 0], [0, 0, 0], [0, 32 << 20, 16 << 20]])
+
+
+def test_a_matrix_larger_than_the_memory_of_a_device_is_refused(
+    engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from meshlab.benchmark import _preparation
+
+    free = {0: 200 << 20, 1: 180 << 20, 2: 300 << 20}
+    monkeypatch.setattr(_preparation, "free_bytes", lambda comm: (False, free[comm.world_rank]))
+    with pytest.raises(ml.MeshlabError) as error:
+        bench(engines, traffic=LARGE)
+    assert str(error.value) == (
+        "traffic 'matrix' needs 160\u2009MiB of buffers on every rank, because rank 0 sends 64\u2009MiB and rank 1 "
+        "receives 96\u2009MiB, but a rank may use 144\u2009MiB (80 % of the 180\u2009MiB of memory of the GPU of "
+        "rank 1); divide the matrix, or measure its pattern() at smaller sizes"
+    )
+    assert engines.state == "ready"
+    free[1] = 200 << 20  # 80 % of which is what the buffers need
+    assert bench(engines, traffic=LARGE).wait()["status"].tolist() == ["ok"]
+
+
+def test_patterns_that_exceed_the_memory_are_skipped_at_these_sizes(
+    engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from meshlab.engines import _memory
+
+    monkeypatch.setattr(_memory, "host_free_bytes", lambda: 3 * (200 << 10))
+    results = bench(engines, traffic=[LARGE.pattern(), "zipf:1.2"], sizes="4K, 1M").wait()
+    assert sorted(results["status"]) == ["ok", "ok", "skipped", "skipped"]
+
+
+@pytest.mark.parametrize("backend", ["threads", "mpi"])
+def test_the_command_line_refuses_a_large_matrix_before_ranks_start(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from meshlab.engines import _launch, _memory
+
+    def launched(*_: object, **__: object) -> None:
+        raise AssertionError("ranks were started")
+
+    monkeypatch.setattr(_memory, "host_free_bytes", lambda: 300 << 20)
+    monkeypatch.setattr(_launch, "launch", launched)
+    file = LARGE.write(tmp_path / "large.txt")
+    command = ["bench", "all_to_all_v", "--mesh", "ep=3", "--backend", backend, "--traffic", str(file)]
+    assert main(command) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "traffic 'large' needs 160 MiB of buffers on every rank, because rank 0 sends 64 MiB" in error
+    assert f"of memory of host {socket.gethostname()}, shared by 3 ranks)" in error
+
+
+def test_the_memory_of_new_ranks_is_that_of_their_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    from meshlab.topology.readers import _hosts
+
+    monkeypatch.setattr(_hosts, "probe", lambda: ml.preset("dgx-h100"))
+    assert memory_of_new_ranks(2, "nccl") == 2 * [(False, 80 << 30)]
+    assert memory_of_new_ranks(9, "nccl") is None
+    assert memory_of_new_ranks(2, "threads") != memory_of_new_ranks(2, "nccl")
+
+
+@pytest.mark.full
+def test_processes_refuse_a_matrix_larger_than_the_memory_of_their_host() -> None:
+    with ml.launch(3, backend="mpi") as ranks:
+        with pytest.raises(
+            ml.MeshlabError, match=r"on every rank, because rank 0 sends 32.*TiB and it receives 96.*TiB"
+        ):
+            bench(ranks, traffic=ml.Traffic.matrix([[1 << 45, 0, 0]] * 3))
+        assert ranks.state == "ready"
 
 
 def test_other_collectives_take_no_traffic() -> None:

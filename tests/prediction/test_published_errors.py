@@ -84,6 +84,14 @@ def test_runs_of_the_same_class_support_a_time_and_others_do_not() -> None:
         assert (other.deviation > errors.deviation).all()
 
 
+def test_a_disturbed_size_does_not_bend_the_times_of_small_messages() -> None:
+    small = SIZES[:8]
+    for preset in ("dgx-h100", "dgx-a100"):
+        for collective in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+            times = cost(links_of("dp=8", preset, 1), collective, small).time_us[0]
+            assert (times[1:] >= 0.99 * times[:-1]).all(), (preset, collective, times)
+
+
 def test_the_spread_grows_with_the_nodes() -> None:
     widths = []
     for nodes in (8, 64, 512):

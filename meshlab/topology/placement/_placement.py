@@ -608,18 +608,20 @@ def _explain_nics(placement: Placement, answer: Crossings, axis: str) -> str:
         every = "all" if where == " of the host" else "the"
         return f"it has {f'{every} {nics} NICs' if nics > 1 else 'the only NIC'}{where}{rate}"
     busiest = float(np.nanmax(answer.groups_per_nic))
-    if busiest == 1:
-        counts = dict.fromkeys(counts, max(counts.values()))  # where a device is missing, no group needs its NIC
-        nics = max(counts.values())
+    if busiest <= 1:
+        if busiest == 1:
+            counts = dict.fromkeys(counts, max(counts.values()))  # where a device is missing, no group needs its NIC
+            nics = max(counts.values())
         per_group = int(answer.nics[leaving].min())
         each = f", {per_group} each" if per_group > 1 else ", one each"
-    elif busiest > 1:
+        if groups * per_group > nics:
+            to_nic, rest = divmod(groups * per_group, nics)
+            each += f" and {'up to ' * bool(rest)}{to_nic + bool(rest)} groups to a NIC"
+    else:
         # Groups that use several NICs send only a part over each, so a NIC has more groups than its load says.
         most = _most_groups(placement, axis, leaving)
         is_even = most in (None, busiest) and groups == busiest * nics
         each = f", {busiest:.3g} to a NIC" if is_even else f", up to {most or busiest:.3g} to a NIC"
-    else:
-        each = f", {1 / busiest:g} each"
     where = _on_hosts(placement, counts) if len(set(counts.values())) > 1 else ""
     return f"{share} {nics} NIC{'s' * (nics > 1)}{where}{each}{f'{rate} per group' if rate else ''}"
 

@@ -187,6 +187,20 @@ def test_arrays_agree_with_the_reference(name: str, shape: str, seed: int, order
             "dp leaves the host: 8 groups share 32 NICs, 4 each, 48.0 GB/s per group; it stays inside the cluster",
         ),
         (
+            "aws-p5",
+            4,
+            "dp=16, tp=2",
+            "dp",
+            "dp leaves the host: 2 groups share 32 NICs, 16 each, 192 GB/s per group; it stays inside the cluster",
+        ),
+        (
+            "dgx-a100",
+            4,
+            "dp=4, tp=8",
+            "dp",
+            "dp leaves the host: 8 groups share 8 NICs, 2 each and 2 groups to a NIC, 24.0 GB/s per group; it stays",
+        ),
+        (
             "tapered-h100",
             2048,
             "pp=16, dp=128, tp=8",
