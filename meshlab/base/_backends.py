@@ -48,6 +48,7 @@ class BackendFacts:
     buffers: tuple[str, ...] = ("plain",)  # the kinds of buffers that a benchmark can use
     variables: tuple[str, ...] = ()  # prefixes of the environment variables of its libraries; empty if unknown
     network_variables: tuple[str, ...] = ()  # variables that choose its interfaces or devices
+    interface_prefixes: tuple[str, ...] = ()  # variables with beginnings of the names of its interfaces
     example_variable: str = ""  # a call of `launch` that chooses an algorithm for all calls with a variable, for hints
     why_not_tuned: str  # the reason why it has nothing to tune; empty if `tune` has options for it
     rates: Rates  # conservative: GPUs of one host with NVLink, or a few processes or threads on one CPU
@@ -94,6 +95,7 @@ _BACKENDS = (
         enqueues=True,
         survives=True,
         libraries=(("cupy", "CuPy"), ("nccl", "nccl4py")),
+        interface_prefixes=("NCCL_SOCKET_IFNAME",),
         where="NCCL",
         role="one GPU per rank",
         offer="GPU{s}, one rank each",

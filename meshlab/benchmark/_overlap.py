@@ -140,8 +140,7 @@ def _products(matrix: Any, dtype: str | Sequence[str]) -> list[MatrixProduct]:
     is_single = isinstance(matrix, str) or not isinstance(matrix, Sequence) or _is_shape(matrix)
     shapes, names = [matrix] if is_single else list(matrix), [dtype] if isinstance(dtype, str) else list(dtype)
     if not shapes or not names:
-        example = Argument("matrix", 8192), Argument("dtype", "float16")
-        raise BenchError("overlap() needs a matrix and an element type", hint=Hint("pass {} and {}", *example))
+        raise BenchError("overlap() needs a matrix and an element type", hint="name one of each, or omit the argument")
     return [as_product(shape, name) for shape in shapes for name in names]
 
 

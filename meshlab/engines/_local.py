@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -435,9 +436,10 @@ class LaunchedSet(ProcessSet):
                     rank = ranks.get(shell)
                     others = self._other_exits(rank)
                     # The launcher may end all shells before that of the killed rank has recorded the signal.
-                    unrecorded = [other for other in others if other.how == _UNRECORDED]
-                    if self._by_mpiexec and code == 128 + signal.SIGTERM and len(unrecorded) == 1:
-                        return RankExit(unrecorded[0].rank, "ended")
+                    if self._by_mpiexec and code == 128 + signal.SIGTERM:
+                        causes = [other for other in others if other.how != how_recorded(code)]
+                        if causes and (len(causes) == 1 or any(cause.how != _UNRECORDED for cause in causes)):
+                            return replace(causes[0], also=tuple(causes[1:]))
                     return RankExit(rank, how_recorded(code), also=others)
         return None
 

@@ -16,7 +16,6 @@ from meshlab.base._units import SEPARATOR
 if TYPE_CHECKING:
     from meshlab.engines._rounds import RankInfo
 
-_PREFIXES = {"nccl": ("NCCL_SOCKET_IFNAME",)}  # variables with beginnings of names
 _RDMA = Path("/sys/class/infiniband")
 
 
@@ -48,7 +47,7 @@ def network_settings() -> dict[str, str]:
 
 
 def _network_variables(backend: str) -> tuple[str, ...]:
-    return (*BACKENDS[backend].network_variables, *_PREFIXES.get(backend, ()))
+    return (*BACKENDS[backend].network_variables, *BACKENDS[backend].interface_prefixes)
 
 
 def missing_interface(backend: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -59,7 +58,7 @@ def missing_interface(backend: str, environ: Mapping[str, str] = os.environ) -> 
         # NCCL takes beginnings of names unless they follow "=", and "^" excludes them. UCX's have a port.
         chosen = [text.strip().removeprefix("=").partition(":")[0] for text in value.split(",")]
         is_list = value and not value.startswith("^") and "all" not in chosen and "/" not in value
-        begins = variable in _PREFIXES.get(backend, ()) and not value.startswith("=")
+        begins = variable in BACKENDS[backend].interface_prefixes and not value.startswith("=")
         if is_list and not any(name.startswith(text) if begins else name == text for text in chosen for name in names):
             return f"{socket.gethostname()} has no network interface {value}, which {variable} names"
     return ""

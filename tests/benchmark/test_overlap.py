@@ -74,7 +74,7 @@ def test_several_launches_are_several_sets_of_ranks(thread_engines: ml.Engines) 
         ({"matrix": [(1, 2)]}, r"a matrix product is a number or \(m, n, k\), not \(1, 2\)"),
         ({"matrix": 0}, "a matrix product is a number or"),
         ({"matrix": "8192"}, r"a matrix product is a number or \(m, n, k\), not '8192'"),
-        ({"matrix": []}, r"overlap\(\) needs a matrix and an element type; pass matrix=8192, dtype='float16'"),
+        ({"matrix": []}, r"overlap\(\) needs a matrix and an element type; name one of each, or omit the argument"),
         ({"dtype": []}, r"overlap\(\) needs a matrix and an element type"),
         ({"rounds": 0}, "rounds must be an integer of at least 1, not 0"),
         ({"first": "both"}, "first must be 'call' or 'product', not 'both'"),
