@@ -88,11 +88,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduler(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            path = nodeid.split("::")[0]
-            inside = path.removeprefix("tests/").removeprefix("meshlab/")
-            return next((name for name, files in SHARED_WORKER.items() if inside.startswith(files)), path)
+            return _shared_worker(nodeid) or nodeid.split("::")[0]
 
     return Scheduler(config, log)
+
+
+def _shared_worker(nodeid: str) -> str | None:
+    """Return the key in `SHARED_WORKER` of a test, or None if it is in no file that is listed there."""
+    inside = nodeid.split("::")[0].removeprefix("tests/").removeprefix("meshlab/")
+    return next((name for name, files in SHARED_WORKER.items() if inside.startswith(files)), None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests whose files start processes."""
+    for item in items:
+        if _shared_worker(item.nodeid) in ("ranks", "hosts", "browser"):
+            item.add_marker("processes")
 
 
 @pytest.fixture(scope="session")

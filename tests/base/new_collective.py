@@ -95,7 +95,7 @@ ENTRIES = {
 def add_to(folder: Path, package: Path) -> list[str]:
     """Copy meshlab to a folder, add the collective to the copy, and return the changed modules."""
     copy = folder / "meshlab"
-    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(package, copy)  # with compiled modules, or every rank would compile all of them
     changed = []
     for name, (before, text) in ADDITIONS.items():
         source = (copy / name).read_text()

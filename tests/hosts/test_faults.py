@@ -72,7 +72,12 @@ def line_of(process: subprocess.Popen[str]) -> str:
     ("arguments", "what", "again"),
     [
         (("10",), "did not respond within 10 s", "call attach() again, which waits for the same processes"),
-        (("60", "--HeartMonitor.period=500"), "disconnected", "restart the engines where they were started, and"),
+        pytest.param(
+            ("60", "--HeartMonitor.period=500"),
+            "disconnected",
+            "restart the engines where they were started, and",
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["deadline", "heartbeat"],
 )

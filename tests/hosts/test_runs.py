@@ -57,6 +57,7 @@ def test_ranks_that_take_turns_over_hosts_are_reported_with_better_orders(hosts:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_an_acceptance_gives_the_reason_for_its_mesh(hosts: Hosts, slurm: Slurm) -> None:
     start = ["env", "COLUMNS=300", "srun", "--mpi=pmi2", "-N2", "-n4"]
     done = hosts["login"].run([*start, "meshlab", "acceptance", "--quick"])

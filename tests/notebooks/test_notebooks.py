@@ -100,8 +100,9 @@ def test_a_notebook_that_this_machine_cannot_execute_is_skipped(tmp_path: Path) 
     assert path.read_text() == before
 
 
-# The browser tests run the first notebook too, and look at more than its outputs. The shortest one always runs.
-LONG = ("01_first_mesh", "09_own_torch_code", "10_uneven_traffic")
+# The browser tests run the first notebook too, and look at more than its outputs. The second one needs GPUs for what it
+# shows, and the sixth tunes as the tests of tuning do. The shortest one always runs.
+LONG = ("01_first_mesh", "02_on_gpus", "06_tuning", "09_own_torch_code", "10_uneven_traffic")
 MARKS = {"07_what_went_wrong": []} | {name: [pytest.mark.long] for name in LONG}
 PACKAGES = {"09_own_torch_code": ("torch", "sympy")}  # that are not installed with the tests
 RUNS = [pytest.param(path, id=path.stem, marks=MARKS.get(path.stem, [pytest.mark.full])) for path in NOTEBOOKS]

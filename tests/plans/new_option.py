@@ -66,7 +66,7 @@ class _Touching:
 def add_to(folder: Path, package: Path) -> list[str]:
     """Copy meshlab to a folder, add the option to the copy, and return the changed modules."""
     copy = folder / "meshlab"
-    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(package, copy)  # with compiled modules, or every rank would compile all of them
     for name, additions in ADDITIONS.items():
         source = (copy / name).read_text()
         for anchor, text in additions.items():
