@@ -44,11 +44,11 @@ def largest_size(address: str, port: int, size: int) -> int:
     with ThreadPoolExecutor(_N_SIZES) as pool:
         while high - low > 1:
             sizes = range(low + 1, high, max(1, (high - low) // _N_SIZES))
-            for tried, arrives in zip(sizes, pool.map(partial(_arrives, address, port), sizes), strict=True):
+            for candidate, arrives in zip(sizes, pool.map(partial(_arrives, address, port), sizes), strict=True):
                 if arrives:
-                    low = max(low, tried)
-                elif tried > low:
-                    high = min(high, tried)
+                    low = max(low, candidate)
+                elif candidate > low:
+                    high = min(high, candidate)
     return low
 
 

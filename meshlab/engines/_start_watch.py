@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from meshlab.base._documents import parse_own_json
 from meshlab.engines._launchers import Launch, local_rank
 from meshlab.engines._packets import MTU_FIX, loss_text
 from meshlab.engines._reaper import remove_abandoned, remove_files, segments, shared_memory_files
@@ -117,4 +118,4 @@ def _absence(n: int, launcher: str) -> str:
 
 
 if __name__ == "__main__":
-    _main(*json.loads(sys.argv[1]))
+    _main(*parse_own_json(sys.argv[1]))
