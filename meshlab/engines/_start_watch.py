@@ -102,11 +102,11 @@ def _path_problem() -> str:
     """Return which host of this step of Slurm packets of full size do not reach. Other launchers do not list theirs."""
     from meshlab.topology.readers._hostlists import expand_hosts
 
-    own = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    others = [host for host in expand_hosts(os.environ.get("SLURM_STEP_NODELIST", "")) if host != own]
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    others = [host for host in expand_hosts(os.environ.get("SLURM_STEP_NODELIST", "")) if host != name]
     with ThreadPoolExecutor(_MOST_PATHS) as pool:
         texts = dict(zip(others, pool.map(loss_text, others), strict=True))
-    return next((f"{own} → {host}: {text}; {MTU_FIX}" for host, text in texts.items() if text), "")
+    return next((f"{name} → {host}: {text}; {MTU_FIX}" for host, text in texts.items() if text), "")
 
 
 def _absence(n: int, launcher: str) -> str:
