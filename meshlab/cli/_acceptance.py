@@ -21,7 +21,7 @@ from meshlab.cli._arguments import (
     sized_cluster_of,
 )
 from meshlab.cli._fitting import fitted
-from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, is_vacant, print_error, print_text
+from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, is_vacant, plain_warnings, print_error, print_text
 from meshlab.cli._per_node import accept_per_node
 from meshlab.cli._ranks import default_ranks, opened_engines, size_fix, system_label
 from meshlab.engines._launchers import launch_of
@@ -45,10 +45,14 @@ def _run(options: argparse.Namespace) -> int:
         launch = None  # srun without MPI: this task starts its ranks
     if launch is not None:
         from meshlab.engines._mpi_world import load_mpi
+        from meshlab.engines._start_watch import watch_start
+
+        watch_start(launch)
 
         # MPICH sends a part of its memory beyond its addresses over PMI2. After the imports of this command, that is
         # other data instead of zeros, and Slurm rejects the message on three hosts and more.
-        load_mpi()
+        with plain_warnings():
+            load_mpi()
     return _accept(options, None if launch is None else launch.size)[0]
 
 

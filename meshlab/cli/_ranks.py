@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from meshlab.base._backends import GPU_BACKENDS
-from meshlab.cli._output import print_error
+from meshlab.cli._output import plain_warnings, print_error
 
 if TYPE_CHECKING:
     from meshlab.engines._engines import Engines
@@ -44,9 +44,14 @@ def opened_engines(
     """Start ranks, or join those of a launcher: then None in each process that was a rank until the engines closed."""
     from meshlab.benchmark._progress import progress_lines
     from meshlab.engines._launch import launch
+    from meshlab.engines._launchers import launch_of
     from meshlab.engines._mpi_world import join
+    from meshlab.engines._start_watch import watch_start
 
-    engines = join(backend=backend) if joins else launch(n, backend=backend, devices=devices)
+    if joins and (started := launch_of()) is not None:
+        watch_start(started)
+    with plain_warnings():
+        engines = join(backend=backend) if joins else launch(n, backend=backend, devices=devices)
     if engines is None:
         yield None
         return

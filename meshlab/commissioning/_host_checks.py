@@ -28,8 +28,11 @@ from meshlab.commissioning._doctor import Check
 from meshlab.commissioning._host_probe import network_of
 from meshlab.engines._allocation import allocated_hosts
 from meshlab.engines._host_choice import HostChoice
+from meshlab.engines._host_jobs import NO_TASK, TASK_FIX
+from meshlab.engines._hosts import name_of
 from meshlab.engines._local import import_path
-from meshlab.engines._rank_hosts import network_settings
+from meshlab.engines._packets import MTU_FIX, loss_text
+from meshlab.engines._rank_hosts import CLOCK_FIX, clock_problem, network_settings
 
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 # Lines of ssh and srun that follow or precede the reason.
@@ -37,7 +40,6 @@ _NOISE = re.compile(r"^Warning: Permanently|^srun: .*(Exited with exit code|laun
 _LIMIT_S = 90.0  # for all hosts
 _FIRST_S = 40.0  # until a host describes itself, so that the others can be compared without it
 _N_CLOCKS = 5  # readings of a clock
-_LARGEST_OFFSET_S = 1.0
 _ENVIRONMENT = "install the same environment under the same path on all hosts"
 
 
@@ -102,12 +104,22 @@ class _Remote:
         self.process.kill()
         errors = self.process.stderr.read()
         lines = [line for line in errors.splitlines() if line.strip() and not _NOISE.search(line)]
-        last = lines[-1].strip() if lines else f"no answer within {_LIMIT_S if self.facts else _FIRST_S:g} s"
+        if not lines:
+            raise self._silence()
+        last = lines[-1].strip()
+        if (failed := NO_TASK.search(errors)) is not None:
+            raise EngineError(f"Slurm cannot start a process there: {failed[2]}", hint=TASK_FIX)
         if "No module named" in last and "meshlab" in last:
             raise EngineError(f"{sys.executable} cannot import meshlab there: {last}", hint=_ENVIRONMENT)
         if "No such file" in last or "not found" in last:
             raise EngineError(f"there is no {sys.executable}", hint=_ENVIRONMENT)
         raise EngineError(re.sub(r"^(ssh|srun): (error: )?", "", last), hint=self.way.fix(self.name))
+
+    def _silence(self) -> EngineError:
+        text = f"no answer within {_LIMIT_S if self.facts else _FIRST_S:g} s"
+        if loss := loss_text(name_of(self.name) if self.way.program == "ssh" else self.name):
+            return EngineError(f"{text}: {loss}", hint=MTU_FIX)
+        return EngineError(text, hint=self.way.fix(self.name))
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Send a request, and return its answer."""
@@ -199,7 +211,12 @@ def _compared(pool: ThreadPoolExecutor, remotes: Sequence[_Remote], shared: Path
 
     def find_paths(remote: _Remote) -> None:
         peers = [
-            {"name": other.name.rpartition("@")[2], "addresses": addresses[other.name], "port": other.facts["port"]}
+            {
+                "name": other.name.rpartition("@")[2],
+                "addresses": addresses[other.name],
+                "mtus": {text.split("/")[0]: mtu for _, text, mtu in other.facts["interfaces"]},
+                "port": other.facts["port"],
+            }
             for other in remotes
             if other is not remote
         ]
@@ -246,9 +263,8 @@ def _check(name: str, problems: Sequence[str], text: str, fix: str) -> Check:
 
 
 def _mtu_check(remotes: Sequence[_Remote]) -> Check:
-    fix = "set the same MTU on all hosts, and on the switches at least that"
     if problems := _problems(remotes, "mtu"):
-        return _check("mtu", problems, "", fix)
+        return _check("mtu", problems, "", MTU_FIX)
     path_interfaces = {remote.name: {path["interface"] for path in remote.paths} for remote in remotes}
     places: dict[str, list[str]] = {}
     for remote in remotes:
@@ -256,7 +272,7 @@ def _mtu_check(remotes: Sequence[_Remote]) -> Check:
             if interface in path_interfaces[remote.name]:
                 places.setdefault(str(mtu), []).append(f"{remote.name} ({interface})")
     if len(places) > 1:
-        return Check("mtu", "warning", f"the hosts have different MTUs: {_places_text(places)}", fix)
+        return Check("mtu", "warning", f"the hosts have different MTUs: {_places_text(places)}", MTU_FIX)
     works = [path["kind"] not in ("routes", "ports") for remote in remotes for path in remote.paths]
     where = "" if all(works) else f" on the {sum(works)} paths that work"
     return Check("mtu", "ok", f"{next(iter(places), 'none')} on all hosts, and large messages arrive{where}")
@@ -281,14 +297,11 @@ def _interface_checks(remotes: Sequence[_Remote]) -> list[Check]:
 
 
 def _clock_check(remotes: Sequence[_Remote]) -> Check:
-    problems = []
-    for remote in remotes:
-        if abs(remote.offset_s) - remote.uncertainty_s > _LARGEST_OFFSET_S:
-            way = "ahead of" if remote.offset_s > 0 else "behind"
-            problems.append(f"the clock of {remote.name} is {abs(remote.offset_s):,.1f} s {way} that of this host")
+    texts = (clock_problem(remote.name, remote.offset_s, remote.uncertainty_s) for remote in remotes)
+    problems = [text for text in texts if text]
     most = max(abs(remote.offset_s) + remote.uncertainty_s for remote in remotes)
     text = f"within {1e3 * most:.0f} ms of that of this host"
-    return _check("clocks", problems, text, "synchronise the clocks, for instance with chrony")
+    return _check("clocks", problems, text, CLOCK_FIX)
 
 
 def _folder_check(pool: ThreadPoolExecutor, remotes: Sequence[_Remote], shared: Path) -> Check:

@@ -5,6 +5,7 @@ It reads requests from its input and writes answers, one JSON document a line, a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,11 @@ from meshlab.base._backends import BACKENDS, PROCESS_BACKENDS, package_version
 from meshlab.base._documents import parse_own_json
 from meshlab.base._errors import MeshlabError
 from meshlab.base._version import __version__
+from meshlab.engines._packets import answer_datagrams, largest_size, lost_size
 from meshlab.engines._rank_hosts import missing_interface, network_choice, network_interfaces
 
 _CONNECT_S = 5.0
+_MOST_PATHS = 16  # that are tried at the same time
 _LARGE = 1 << 18  # bytes, more than the buffers of a connection whose large packets are lost
 _PACKAGES = ("mpi4py", "mpich", "torch", "nccl4py", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "ipyparallel", "pyzmq")
 _BRIDGES = re.compile(r"^(lo|docker|br-|virbr|veth|cni|flannel|podman)")
@@ -54,7 +58,9 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"time": time.time()}
     if request["kind"] == "folder":
         return {"sees": Path(request["file"]).exists()}
-    return {"paths": [_path_to(peer) for peer in request["peers"]], "interface": _interface_to_rank_0(request["first"])}
+    with ThreadPoolExecutor(_MOST_PATHS) as pool:
+        paths = list(pool.map(_path_to, request["peers"]))
+    return {"paths": paths, "interface": _interface_to_rank_0(request["first"])}
 
 
 def _path_to(peer: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,6 +90,14 @@ def _path_to(peer: Mapping[str, Any]) -> dict[str, Any]:
         reason = error.strerror or str(error)
         return path | {"kind": "ports", "problem": f"cannot connect to port {peer['port']} of {name}: {reason}"}
     with line:
+        size = lost_size(resolved, peer["port"], peer["mtus"].get(resolved, _LARGE))
+        if size:
+            largest = largest_size(resolved, peer["port"], size)
+            problem = (
+                f"→ {name}: packets of {size} bytes do not arrive, although both interfaces have at least this MTU; "
+                f"the largest that arrive have {largest} bytes"
+            )
+            return path | {"kind": "mtu", "problem": problem}
         try:
             line.sendall(bytes(_LARGE))
             if line.recv(1):
@@ -146,8 +160,11 @@ def _receive_from(line: socket.socket) -> None:
 
 def main() -> None:
     """Describe this host, and answer requests until the input ends."""
-    with socket.create_server(("", 0)) as server:
+    with socket.create_server(("", 0)) as server, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         threading.Thread(target=_receive, args=(server,), daemon=True).start()
+        with contextlib.suppress(OSError):  # another program has this port, and the sizes of packets stay unknown
+            datagrams.bind(server.getsockname()[:2])
+            threading.Thread(target=answer_datagrams, args=(datagrams,), daemon=True).start()
         _write(describe(server.getsockname()[1]))
         for line in sys.stdin:
             _write(answer(parse_own_json(line)))

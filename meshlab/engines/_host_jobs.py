@@ -26,6 +26,11 @@ _ITSELF_S = 1.5  # time that a launcher gets to end, and to clean up on the host
 _END_S = 5.0  # time that it gets after it was requested to end
 _OPTIONS_FIX = "correct the options; `sinfo` lists its partitions and hosts"
 _ALLOCATION_FIX = "use at most the hosts and tasks of the allocation in SLURM_JOB_ID, or start outside of it"
+NO_TASK = re.compile(r"(?m)^srun: error: Task launch for \S+ failed on node (\S+): (.+)$")
+"""What srun writes if a host cannot start a task: the host, and why."""
+
+TASK_FIX = "check slurmd, munge and the clock of this host"
+
 # Slurm's reasons that last until somebody changes the job or the partition.
 _NEVER = ("BadConstraints", "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit")
 _QUEUED = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")

@@ -28,12 +28,22 @@ from meshlab.comm._agreement import Checks
 from meshlab.engines import _host_start as host_start
 from meshlab.engines._controller import Controller
 from meshlab.engines._host_choice import HostChoice, read_template
-from meshlab.engines._host_jobs import HostJob, LocalJob, SlurmJob, hosts_of_slurm, is_in_allocation, rejection
+from meshlab.engines._host_jobs import (
+    NO_TASK,
+    TASK_FIX,
+    HostJob,
+    LocalJob,
+    SlurmJob,
+    hosts_of_slurm,
+    is_in_allocation,
+    rejection,
+)
 from meshlab.engines._host_links import LINK, HostLinks, Loss
 from meshlab.engines._host_queue import waiting_line
 from meshlab.engines._interrupts import interrupts_kept
 from meshlab.engines._lifeline import BACKEND, CONNECTION, REAPER
 from meshlab.engines._local import find_mpiexec, import_path
+from meshlab.engines._packets import MTU_FIX, loss_text
 from meshlab.engines._processes import AttachedSet, ProcessSet, can_encrypt
 from meshlab.engines._rank_plan import EngineFacts
 from meshlab.engines._reaper import RUN, Reaper, clean_up_after_others, make_folder, remove_files, shared_memory_files
@@ -64,7 +74,6 @@ _ENGINE = ["--log-level=WARN"]
 # What Slurm writes if a host lacks the interpreter.
 _NO_PROGRAM = re.compile(r"(?m)^slurmstepd-(\S+): error: execve\(\): (/\S+): No such file")
 
-_NO_TASK = re.compile(r"(?m)^srun: error: Task launch for \S+ failed on node (\S+): (.+)$")
 _NO_INTERFACE = re.compile(r"(?m)^\S+ has no network interface .* names$")  # which a rank has written when it started
 
 _FOLDER_FIX = "pass a folder that all hosts see to launch()"
@@ -98,6 +107,8 @@ class HostedSet(AttachedSet):
         self._checks: Checks = checks
         self._choice = choice
         self._per_host = choice.per_host(n)
+        hosts = shlex.quote(",".join(choice.names) or shlex.join([choice.kind, *choice.options]))
+        self._late_hint = f"check the paths between the hosts with `meshlab doctor --hosts {hosts}`"
         self._env = dict(env or {})
         self._shared = Path.home() / ".cache" / "meshlab" if folder is None else Path(folder).absolute()
         self._template, _ = read_template(choice.kind)
@@ -263,8 +274,7 @@ class HostedSet(AttachedSet):
         command = shlex.join(["env", *variables, sys.executable, str(folder / "start.py"), str(folder), "check"])
         replies = self._run_on_hosts(command)
         texts = (
-            f"{name} does not answer over ssh within {_SSH_S:g} s" if reply is None else self._problem(name, *reply)
-            for name, reply in replies.items()
+            self._silence(name) if reply is None else self._problem(name, *reply) for name, reply in replies.items()
         )
         problems = [problem for problem in texts if problem]
         if problems:
@@ -294,6 +304,10 @@ class HostedSet(AttachedSet):
                 process.communicate()
         return replies
 
+    def _silence(self, name: str) -> str:
+        loss = loss_text(name_of(name))
+        return f"{name} does not answer over ssh within {_SSH_S:g} s{f': {loss}' if loss else ''}"
+
     def _problem(self, name: str, code: int, output: str, errors: str) -> str:
         """Return what the check of a host has found, or an empty string."""
         lines = [line for line in errors.splitlines() if line.strip() and not line.startswith(_NOISE)]
@@ -308,6 +322,8 @@ class HostedSet(AttachedSet):
         return checked[-1].removeprefix(host_start.CHECKED) if checked else f"{name}: {last}"
 
     def _fix(self, problem: str) -> str:
+        if " bytes do not arrive" in problem:
+            return MTU_FIX
         if " the folder " in problem:
             return _FOLDER_FIX
         if " over ssh" in problem:
@@ -352,6 +368,7 @@ class HostedSet(AttachedSet):
         lost = self._lost()
         if lost is not None:
             self._check_log()
+            self._check_packets()
             raise EngineError(f"{lost.text} during start-up", hint="start the engines again", log=self.log_tail())
 
     def _check_log(self) -> None:
@@ -362,14 +379,17 @@ class HostedSet(AttachedSet):
             raise EngineError(problem, hint=self._fix(problem))
         if (missing := _NO_INTERFACE.search(text)) is not None:
             raise EngineError(missing[0], hint="correct the variable, or remove it")
-        if (failed := _NO_TASK.search(text)) is not None:
-            raise EngineError(
-                f"Slurm cannot start a rank on {failed[1]}: {failed[2]}",
-                hint="check slurmd, munge and the clock of this host",
-            )
+        if (failed := NO_TASK.search(text)) is not None:
+            raise EngineError(f"Slurm cannot start a rank on {failed[1]}: {failed[2]}", hint=TASK_FIX)
         lines = [line for line in text.splitlines() if line.strip()]
         if lines and all(line.startswith("srun: ") for line in lines):  # no rank has started
             raise rejection(text, "")
+
+    def _check_packets(self) -> None:
+        """Raise an `EngineError` if packets of full size do not arrive at a host with a lost engine."""
+        for host in sorted({loss.host for loss in self._losses()}):
+            if text := loss_text(host):
+                raise EngineError(f"{socket.gethostname()} → {host}: {text}", hint=MTU_FIX)
 
     def _wait_for_engines(self, timeout_s: float) -> None:
         """Wait until all engines are registered. The time in the queue does not count."""
@@ -509,7 +529,7 @@ def own_address(choice: HostChoice) -> str:
     chosen = os.environ.get(ADDRESS)
     if chosen:
         return chosen
-    names = [_name_of(name) for name in choice.names] if choice.kind == "ssh" else hosts_of_slurm()
+    names = [name_of(name) for name in choice.names] if choice.kind == "ssh" else hosts_of_slurm()
     sources = Counter(source for name in names if (source := _source_to(name)) is not None)
     if not sources:
         raise EngineError(
@@ -519,7 +539,7 @@ def own_address(choice: HostChoice) -> str:
     return sources.most_common(1)[0][0]
 
 
-def _name_of(name: str) -> str:
+def name_of(name: str) -> str:
     """Return the name or address that ssh uses for a host, which may be an alias."""
     try:
         done = subprocess.run(["ssh", "-G", name], capture_output=True, text=True, timeout=10, check=False)

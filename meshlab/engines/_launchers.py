@@ -15,6 +15,8 @@ _LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "Open MPI's mpiexec"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "srun"),
 )
+# The index of a process on its host: Hydra (MPICH, Intel MPI), Open MPI, Slurm, torchrun.
+_LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK")
 _OPEN_MPI = "Open MPI"
 
 
@@ -65,3 +67,9 @@ def launched_as(environ: Mapping[str, str] | None = None) -> tuple[int, int] | N
     """Return the rank of this process and the number of processes, or None unless a launcher started several."""
     launch = launch_of(environ)
     return None if launch is None else (launch.rank, launch.size)
+
+
+def local_rank() -> int | None:
+    """Return the index of this process among those of its launcher on this host, or None if it has not set one."""
+    index = next((os.environ[name] for name in _LOCAL_RANKS if os.environ.get(name, "").isdecimal()), None)
+    return None if index is None else int(index)

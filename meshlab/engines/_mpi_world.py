@@ -32,9 +32,10 @@ from meshlab.engines._parts import STOPPED, is_stopped
 from meshlab.engines._position_lines import PositionLines, connect
 from meshlab.engines._positions import Position, Positions
 from meshlab.engines._rank_hosts import missing_interface
-from meshlab.engines._rank_plan import check_versions, own_versions
+from meshlab.engines._rank_plan import check_versions, own_versions, warn_of_clocks
 from meshlab.engines._reaper import remove_files, shared_memory_files
 from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, RankSet, Reply
+from meshlab.engines._start_watch import report_start
 from meshlab.engines._worker import Worker
 
 if TYPE_CHECKING:
@@ -104,15 +105,22 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
         raise EngineError(launch.fault(library), hint=launch.cure(library))
     control = world.comm.Dup()  # for tasks and replies; it is idle while rank 0 measures
     try:
-        check_versions(control.allgather(own_versions()))
+        control.barrier()  # so that all describe themselves at the same time
+        before_s = time.time()
+        processes = control.allgather(own_versions())
+        after_s = time.time()
+        check_versions(processes)
     except EngineError:
         if world.rank > 0:
             return None
         raise
+    if world.rank == 0:
+        warn_of_clocks(processes, before_s, after_s)
     positions = _shared_positions(control, world.size)
     worker = Worker(_open(world, control, backend), positions, checks)
     infos: Sequence[RankInfo] | None = control.gather(worker.info())
     lines = _open_lines(control, worker)
+    report_start()
     if infos is None:
         _serve(worker, control)
         return None

@@ -11,13 +11,11 @@ import os
 import pickle
 import signal
 import sys
-import time
 from typing import Any, BinaryIO
 
-from meshlab.engines._reaper import abandoned_segments, remove_files, segments
+from meshlab.engines._reaper import remove_abandoned, segments
 
 _CLEAN_S = 2.0  # time that the other ranks of a host get to end
-_TICK_S = 0.1
 
 
 def fork_nanny(*, cleans_up: bool = False) -> None:
@@ -67,9 +65,7 @@ def _serve(stdin: int, stdout: int, *, cleans_up: bool) -> None:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # a launcher waits until its pipes to the rank are closed
         with contextlib.suppress(Exception):  # EOFError if the rank ended before it was an engine
             nanny.main()
-        deadline = time.monotonic() + _CLEAN_S if cleans_up else 0.0
-        while set(segments()).difference(existing) and time.monotonic() < deadline:
-            remove_files(abandoned_segments(existing))  # those of ranks that end a moment later remain
-            time.sleep(_TICK_S)
+        if cleans_up:
+            remove_abandoned(existing, _CLEAN_S)
     finally:
         os._exit(0)

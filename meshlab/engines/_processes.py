@@ -28,6 +28,7 @@ from meshlab.engines._rank_plan import (
     device_indices,
     ordered_engines,
     read_engine_facts,
+    warn_of_clocks,
 )
 from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, RankSet, Reply, WorkerConfig, exit_of
 from meshlab.engines._worker import POSITION, make_unique_id, open_worker, serve
@@ -100,6 +101,8 @@ def warn_of_clear_text(client: Any) -> None:
 class ProcessSet(RankSet):
     """Base class of the rank sets that run in ipyparallel engines."""
 
+    _late_hint = ""  # what to do if the ranks do not start in time
+
     def __init__(self, size: int, backend: str) -> None:
         self.size = size
         self.backend = backend
@@ -170,7 +173,7 @@ class ProcessSet(RankSet):
         try:
             while not result.ready():
                 if time.monotonic() > deadline:
-                    raise EngineError(f"{name} did not {action} in time", log=self.log_tail())
+                    raise EngineError(f"{name} did not {action} in time", hint=self._late_hint, log=self.log_tail())
                 result.wait(_TICK_S)
                 self._check_start()
             return result.get(timeout=0)
@@ -299,15 +302,17 @@ class AttachedSet(ProcessSet):
             raise EngineError("the client has no engines", hint="start engines, wait for them, and attach again")
         self.size = len(ids)
         self._views = {}  # a restart may have another client
-        deadline = time.monotonic() + timeout_s
+        deadline, before_s = time.monotonic() + timeout_s, time.time()
         asked = [(engine, self._view(engine).apply_async(read_engine_facts)) for engine in ids]
         engines: dict[int, EngineFacts] = {
             engine: self._result_of(f"engine {engine}", result, deadline, "describe itself")
             for engine, result in self._as_completed(asked, deadline)
         }
+        after_s = time.time()
         if self.backend == "auto":
             self.backend = chosen_backend(engines)
         check_engines(engines, self.backend)
+        warn_of_clocks(engines.values(), before_s, after_s)
         is_here = {facts.host for facts in engines.values()} == {socket.gethostname()}
         with tempfile.TemporaryDirectory(prefix="meshlab-") as folder:
             # Ranks on this host map the file before the folder is removed.

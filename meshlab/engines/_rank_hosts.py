@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from meshlab.engines._rounds import RankInfo
 
 _RDMA = Path("/sys/class/infiniband")
+_LARGEST_OFFSET_S = 1.0
+
+CLOCK_FIX = "synchronise the clocks, for instance with chrony"
 
 
 def network_interfaces() -> tuple[tuple[str, str], ...]:
@@ -62,6 +65,14 @@ def missing_interface(backend: str, environ: Mapping[str, str] = os.environ) -> 
         if is_list and not any(name.startswith(text) if begins else name == text for text in chosen for name in names):
             return f"{socket.gethostname()} has no network interface {value}, which {variable} names"
     return ""
+
+
+def clock_problem(host: str, offset_s: float, uncertainty_s: float) -> str:
+    """Return that the clock of a host differs from that of this one, or an empty string."""
+    if abs(offset_s) - uncertainty_s <= _LARGEST_OFFSET_S:
+        return ""
+    way = "ahead of" if offset_s > 0 else "behind"
+    return f"the clock of {host} is {abs(offset_s):,.1f} s {way} that of this host"
 
 
 def n_hosts(ranks: Sequence[RankInfo]) -> int:

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import socket
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,8 @@ from meshlab.base._backends import BACKENDS, GPU_BACKENDS, PROCESS_BACKENDS, aut
 from meshlab.base._errors import EngineError, MeshlabError
 from meshlab.base._version import __version__
 from meshlab.comm._worlds import process_module
-from meshlab.engines._launchers import launch_of
-from meshlab.engines._rank_hosts import network_interfaces
-
-# The index of a process on its host: Hydra (MPICH, Intel MPI), Open MPI, Slurm, torchrun.
-_LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK")
+from meshlab.engines._launchers import launch_of, local_rank
+from meshlab.engines._rank_hosts import CLOCK_FIX, clock_problem, network_interfaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +34,12 @@ class EngineFacts:
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the packages that a backend lacks
     devices: tuple[str, ...] = ()  # the unique names of the GPUs that CUDA shows to it, in CUDA's order
     libraries: Mapping[str, str] = field(default_factory=dict)  # versions of NCCL and the driver, where there are GPUs
+    time_s: float = field(default_factory=time.time, compare=False)  # on the clock of its host
 
 
 def read_engine_facts() -> EngineFacts:
     """Return the facts about this process. Runs on an engine."""
     launch = launch_of()
-    index = next((os.environ[name] for name in _LOCAL_RANKS if os.environ.get(name, "").isdecimal()), None)
     missing = {name: tuple(BACKENDS[name].missing_packages()) for name in PROCESS_BACKENDS}
     devices: tuple[str, ...] = ()
     libraries: dict[str, str] = {}
@@ -58,7 +56,7 @@ def read_engine_facts() -> EngineFacts:
         python=platform.python_version(),
         meshlab=__version__,
         addresses=tuple(text.split("/")[0] for _, text in network_interfaces() if text),
-        local_index=None if index is None else int(index),
+        local_index=local_rank(),
         launch=None if launch is None else (launch.rank, launch.size),
         missing=missing,
         devices=devices,
@@ -188,6 +186,16 @@ def check_versions(processes: Sequence[EngineFacts]) -> None:
     _check_same("meshlab", processes, lambda facts: facts.meshlab)
     # Functions travel as bytecode, which another minor version cannot run.
     _check_same("Python", processes, lambda facts: ".".join(facts.python.split(".")[:2]))
+
+
+def warn_of_clocks(processes: Iterable[EngineFacts], before_s: float, after_s: float) -> None:
+    """Warn of hosts with another clock. The processes have described themselves between two times of this one."""
+    middle_s, uncertainty_s = (before_s + after_s) / 2, abs(after_s - before_s) / 2
+    offsets = {facts.host: facts.time_s - middle_s for facts in processes}
+    problems = [text for host, offset_s in offsets.items() if (text := clock_problem(host, offset_s, uncertainty_s))]
+    if problems:
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        warnings.warn(f"{problems[0]}{more}, so the times of logs and files will not match; {CLOCK_FIX}", stacklevel=5)
 
 
 def _check_same(what: str, engines: Iterable[EngineFacts], version: Callable[[EngineFacts], str]) -> None:

@@ -30,6 +30,7 @@ RUN = "MESHLAB_RUN"
 """The environment variable that marks the processes of a run. Its value is the id of the run."""
 
 _POLL_S = 0.5  # interval between checks that the client is alive, if the pipe stays open
+_TICK_S = 0.1  # interval between looks at shared memory
 _SHARED_MEMORY = tuple(
     f"/dev/shm/{name}" for name in ("mpich_shm_", "mpich_vci_", "ucx_shm_posix_", "nccl-", "vader_segment", "psm2_shm")
 )
@@ -209,6 +210,14 @@ def abandoned_segments(existing: Iterable[str]) -> list[str]:
             with contextlib.suppress(psutil.Error):
                 candidates.difference_update(file.path for file in process.open_files())
     return sorted(candidates)
+
+
+def remove_abandoned(existing: Sequence[str], limit_s: float) -> None:
+    """Remove the files that were created after the existing ones, when no process has them open any more."""
+    deadline = time.monotonic() + limit_s
+    while set(segments()).difference(existing) and time.monotonic() < deadline:
+        remove_files(abandoned_segments(existing))  # those of ranks that end a moment later remain
+        time.sleep(_TICK_S)
 
 
 def _abandoned_by_start(folder: Path) -> list[str]:

@@ -19,6 +19,7 @@ from meshlab.engines._rank_plan import (
     device_indices,
     ordered_engines,
     read_engine_facts,
+    warn_of_clocks,
 )
 
 NO_GPUS = {"nccl": ("CuPy", "nccl4py")}
@@ -134,3 +135,16 @@ def test_other_drivers_and_numbers_of_gpus_are_warnings() -> None:
 def test_a_backend_of_threads_cannot_be_attached() -> None:
     with pytest.raises(EngineError, match=r"unknown backend 'threads'.*; choose one of auto, nccl, mpi, gloo"):
         ml.attach(None, backend="threads")
+
+
+def test_other_clocks_are_a_warning_that_names_the_first_host() -> None:
+    processes = [engine("a", time_s=101.0), engine("b", time_s=400.0), engine("c", time_s=-200.0)]
+    text = "the clock of b is 299.0 s ahead of that of this host, and 1 more, so the times of logs and files will not"
+    with pytest.warns(UserWarning, match=text):
+        warn_of_clocks(processes, 100.0, 102.0)
+
+
+def test_the_time_until_an_answer_is_no_difference_of_clocks() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_clocks([engine("a", time_s=100.2), engine("b", time_s=131.5)], 100.0, 131.0)

@@ -35,7 +35,8 @@ def host_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 def hosts(host_set: Hosts) -> Iterator[Hosts]:
     """The hosts login, h1, h2 and h3. After the test, their links work again."""
     yield host_set
-    for host in host_set.values():
+    for name, host in host_set.items():
+        host_set.set_switch_mtu(name, 1500)
         host.set_link("up")
         host.shape()
 
@@ -52,7 +53,8 @@ def _slurm_set(host_set: Hosts) -> Slurm:
 def slurm(hosts: Hosts, _slurm_set: Slurm) -> Iterator[Slurm]:
     """Slurm on `hosts`: login has the controller, and h1, h2 and h3 run jobs. Jobs of the test end with it."""
     yield _slurm_set
-    for host in hosts.values():
+    for name, host in hosts.items():
+        hosts.set_switch_mtu(name, 1500)
         host.set_link("up")
     _slurm_set.cancel_all()
 

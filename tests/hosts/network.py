@@ -301,6 +301,10 @@ class Hosts(Mapping[str, Host]):
             host.run(["ip", "address", "add", f"{address}/24", "dev", INTERFACE], check=True)
             host.set_link("up")
 
+    def set_switch_mtu(self, name: str, mtu: int) -> None:
+        """Let the port of a host on the bridge drop packets that are larger, without a word to anybody."""
+        self._on_switch(f"ip link set port{self._names.index(name)} mtu {mtu}")
+
     def _on_switch(self, script: str) -> None:
         assert self._switch is not None
         # `ip` looks for the process of the other end in /proc, so only the network is that of the switch.

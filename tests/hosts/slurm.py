@@ -26,6 +26,8 @@ class Slurm:
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o600)
         for host in self._hosts.values():
+            copy = "mkdir -p -m 755 /run/munge && cp /etc/slurm/munge.key /run/munge/key && chmod 600 /run/munge/key"
+            host.run(["sh", "-c", copy], check=True)
             _start_munge(host)
         self._login.run(["sh", "-c", "mkdir -p /run/slurm/state && slurmctld"], check=True)
         for node in self._nodes:
@@ -44,6 +46,13 @@ class Slurm:
         """End all jobs, and wait until the hosts take others."""
         self._login.run(["scancel", "--user", "root"])
         wait_until(lambda: not self.jobs() and self.states() == {"idle"}, 120, subject="idle hosts of Slurm")
+
+    def change_key(self, host: Host, *, is_same: bool) -> None:
+        """Give a host another key of munge than the others have, which is refused as another clock is, or theirs."""
+        key = "cat /etc/slurm/munge.key" if is_same else "head -c 128 /dev/urandom"
+        host.run(["sh", "-c", f"kill $(cat /run/munge/pid); {key} >/run/munge/key"], check=True)
+        wait_until(lambda: not host.processes("munged"))
+        _start_munge(host)
 
     def _configuration(self) -> str:
         lines = [
@@ -78,7 +87,6 @@ class Slurm:
 def _start_munge(host: Host) -> None:
     # The socket is where Slurm looks for it, in the /run of the host.
     script = """
-    mkdir -p -m 755 /run/munge && cp /etc/slurm/munge.key /run/munge/key && chmod 600 /run/munge/key &&
     munged --num-threads=1 --key-file=/run/munge/key --seed-file=/run/munge/seed --pid-file=/run/munge/pid \
         --log-file=/run/munge/log --socket=/run/munge/munge.socket.2
     """

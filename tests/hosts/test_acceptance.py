@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import time
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
-from tests.hosts.network import Hosts
+from tests.hosts.network import Hosts, wait_until
 from tests.hosts.slow_hosts import accept, fault
 from tests.hosts.slurm import Slurm
 
@@ -47,3 +51,39 @@ def test_ranks_start_in_a_task_of_srun_without_mpi(hosts: Hosts, slurm: Slurm) -
     script = f"meshlab acceptance --ranks 2 --quick --out {out}-$(hostname)"
     done = hosts["login"].run(["srun", "-N2", "-n2", "sh", "-c", script])
     assert done.stdout.count("2 ranks · MPI on this CPU") == 2, done.stderr
+
+
+SRUN = ["srun", "--mpi=pmi2", "--nodelist=h1,h2", "-N2", "-n4", "meshlab", "acceptance", "--quick"]
+
+
+def assert_ended(hosts: Hosts, slurm: Slurm, errors: str, text: str) -> None:
+    """Check that one line of meshlab has the reason, and that nothing is left."""
+    lines = [line for line in errors.splitlines() if line.startswith("meshlab:")]
+    assert len(lines) == 1, errors
+    assert re.match(text, lines[0]), errors
+    wait_until(lambda: not slurm.jobs(), 40)
+    for name in ("h1", "h2"):
+        wait_until(lambda host=hosts[name]: not host.processes("meshlab"), 40)  # type: ignore[misc]
+        assert "mpich" not in hosts[name].run(["ls", "/dev/shm"], check=True).stdout
+
+
+def test_a_switch_with_a_smaller_mtu_ends_the_ranks_of_srun(hosts: Hosts, slurm: Slurm) -> None:
+    hosts.set_switch_mtu("h2", 600)
+    began = time.monotonic()
+    done = hosts["login"].run(SRUN)
+    assert time.monotonic() - began < 60
+    assert done.returncode != 0
+    problem = "packets of 1500 bytes do not arrive, although smaller ones do; set the same MTU on all hosts"
+    assert_ended(hosts, slurm, done.stderr, f"meshlab: h1 → h2: {problem}")
+
+
+def test_ranks_of_srun_do_not_wait_for_ever_for_a_host_without_the_environment(hosts: Hosts, slurm: Slurm) -> None:
+    empty, prefix = hosts.shared / "empty", Path(sys.executable).parent
+    empty.mkdir(exist_ok=True)
+    hosts["h2"].run(["mount", "--bind", str(empty), str(prefix)], check=True)
+    try:
+        done = hosts["login"].run(SRUN, timeout_s=180)
+    finally:
+        hosts["h2"].run(["umount", str(prefix)], check=True)
+    assert done.returncode != 0
+    assert_ended(hosts, slurm, done.stderr, "meshlab: h1 has waited 120 s for all 4 processes that srun started; ")

@@ -119,6 +119,47 @@ def test_every_problem_of_a_host_is_one_sentence_with_its_fix(ssh: Hosts) -> Non
     assert not any(host.processes("_host_probe") for host in ssh.values())
 
 
+def test_a_switch_with_a_smaller_mtu_is_named(hosts: Hosts, slurm: Slurm) -> None:
+    hosts.set_switch_mtu("h2", 600)
+    done = doctor(hosts, "--hosts", "slurm --nodes=3", "--folder", str(hosts.shared))
+    problem = "packets of 1500 bytes do not arrive, although both interfaces have at least this MTU"
+    assert f"h1 → h2: {problem}; the largest that arrive have 600 bytes, and 3 more\n" in done.stdout, done.stdout
+    assert "→ set the same MTU on all hosts, and on the switches at least that\n" in done.stdout
+    assert done.returncode == 1
+    wait_until(lambda: not slurm.jobs())
+
+
+@pytest.mark.long
+def test_a_host_that_large_packets_of_ssh_do_not_reach_is_named_and_the_others_are_checked(ssh: Hosts) -> None:
+    ssh.set_switch_mtu("h2", 600)
+    done = doctor(ssh, "--hosts", "h1,h2,h3", "--folder", str(ssh.shared))
+    problem = "no answer within 40 s: packets of 1500 bytes do not arrive, although smaller ones do"
+    assert re.search(rf"^broken +ssh h2 +{problem}$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^ok +mtu +1500 on all hosts, and large messages arrive$", done.stdout, re.MULTILINE), done.stdout
+    assert not any(host.processes("_host_probe") for name, host in ssh.items() if name != "h2")
+
+
+@pytest.mark.long
+def test_a_host_that_slurm_cannot_use_is_named_before_and_after_slurm_has_noticed(hosts: Hosts, slurm: Slurm) -> None:
+    slurm.change_key(hosts["h2"], is_same=False)
+    try:
+        first = doctor(hosts, "--hosts", "slurm --nodes=3", "--folder", str(hosts.shared))
+        text = r"Slurm cannot start a process there: Zero Bytes were transmitted or received"
+        assert re.search(rf"^broken +srun h2 +{text}$", first.stdout, re.MULTILINE), first.stdout + first.stderr
+        assert "→ check slurmd, munge and the clock of this host\n" in first.stdout
+        second = doctor(hosts, "--hosts", "slurm --nodes=3", "--folder", str(hosts.shared))
+        assert re.match(
+            r"meshlab: job \d+ of Slurm waits in the queue, because hosts are down: h2 \([\w* ]+\); check their "
+            r"slurmd, munge and clocks, or omit them\n",
+            second.stderr,
+        ), second.stderr
+        assert second.returncode == 2
+        wait_until(lambda: not any("PENDING" in job for job in slurm.jobs()))
+    finally:
+        slurm.change_key(hosts["h2"], is_same=True)
+    wait_until(lambda: slurm.states() == {"idle"}, 120)
+
+
 def test_an_interface_that_does_not_exist_is_named(ssh: Hosts) -> None:
     names = {"mpi": "FI_TCP_IFACE", "gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
     begin = ("env", *(f"{name}=eth9" for name in names.values()))

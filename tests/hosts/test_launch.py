@@ -303,6 +303,55 @@ def test_a_host_without_the_interpreter_is_reported(
     assert not slurm.jobs()
 
 
+@pytest.mark.parametrize("choice", [["h1", "h2"], "slurm --nodelist=h1,h2"], ids=["ssh", "slurm"])
+def test_a_switch_with_a_smaller_mtu_is_reported(
+    ssh: Hosts, slurm: Slurm, launch: Callable[..., Client], choice: object
+) -> None:
+    ssh.set_switch_mtu("h2", 600)
+    begin = "h2 does not answer over ssh within 40 s:" if isinstance(choice, list) else "login → h2:"
+    output = launch(choice).close()
+    fix = "set the same MTU on all hosts, and on the switches at least that"
+    assert output == f"error: {begin} packets of 1500 bytes do not arrive, although smaller ones do | {fix}\n"
+    ssh.set_switch_mtu("h2", 1500)
+    assert_nothing_is_left(ssh)
+    wait_until(lambda: not slurm.jobs())
+
+
+def test_a_host_that_slurm_cannot_use_is_named(ssh: Hosts, slurm: Slurm, launch: Callable[..., Client]) -> None:
+    slurm.change_key(ssh["h2"], is_same=False)
+    try:
+        output = launch("slurm --nodelist=h1,h2").close()
+    finally:
+        slurm.change_key(ssh["h2"], is_same=True)
+    text = (
+        "error: Slurm cannot start a rank on h2: Zero Bytes were transmitted or received | check slurmd, munge and the"
+    )
+    assert output.startswith(text), output
+    assert output.count("\n") == 1, output
+    assert_nothing_is_left(ssh)
+
+
+def test_another_clock_of_a_host_is_a_warning(ssh: Hosts, launch: Callable[..., Client]) -> None:
+    from meshlab.base._version import __version__
+    from tests.hosts.network import ROOT
+
+    other = ssh.shared / "clock.py"
+    other.write_text(
+        f"import time\n__version__ = {__version__!r}\nread = time.time\ntime.time = lambda: read() + 300\n"
+    )
+    target = str(ROOT / "meshlab/base/_version.py")
+    ssh["h2"].run(["mount", "--bind", str(other), target], check=True)
+    try:
+        client = launch(["h1", "h2"])
+        client.expect("sums")
+        output = client.close()
+    finally:
+        ssh["h2"].run(["umount", target], check=True)
+    text = r"UserWarning: the clock of h2 is (300\.\d|299\.\d) s ahead of that of this host, so the times"
+    assert len(re.findall(text, output)) == 1, output
+    assert_nothing_is_left(ssh)
+
+
 def test_a_host_with_fewer_gpus_than_ranks_is_reported(ssh: Hosts, launch: Callable[..., Client]) -> None:
     gpus = {"h1": 2, "h2": 1}
     for host, n in gpus.items():

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.network import Hosts
+from meshlab.base._version import __version__
+from tests.hosts.network import ROOT, Hosts
 from tests.hosts.slurm import Slurm
 
 pytestmark = pytest.mark.full
@@ -67,6 +68,31 @@ def test_srun_without_pmi_is_reported_once_with_its_cure(hosts: Hosts, slurm: Sl
     assert lines[0].endswith("finds only one of them; start them with srun --mpi=pmi2")
     assert done.returncode == 2
     assert not done.stdout
+
+
+@pytest.mark.long
+def test_ranks_of_srun_with_another_version_are_refused(hosts: Hosts, slurm: Slurm) -> None:
+    other, target = hosts.shared / "other_version.py", str(ROOT / "meshlab/base/_version.py")
+    other.write_text('__version__ = "0.0.7"\n')
+    hosts["h2"].run(["mount", "--bind", str(other), target], check=True)
+    try:
+        done = hosts["login"].run(["srun", "--mpi=pmi2", "--nodelist=h1,h2", "-N2", "-n4", *BENCH])
+    finally:
+        hosts["h2"].run(["umount", target], check=True)
+    text = f"the hosts have different versions of meshlab: {__version__} on h1, 0.0.7 on h2"
+    lines = [line for line in done.stderr.splitlines() if line.startswith("meshlab:")]
+    assert lines == [f"meshlab: {text}; install the same version on all hosts"], done.stderr
+    assert done.returncode == 2
+    assert not done.stdout
+
+
+@pytest.mark.long
+def test_a_missing_interface_is_named_before_mpi_ends_the_ranks_of_srun(hosts: Hosts, slurm: Slurm) -> None:
+    command = ["srun", "--mpi=pmi2", "--nodelist=h1,h2", "-N2", "-n4", *BENCH]
+    done = hosts["login"].run(command, env={"FI_TCP_IFACE": "eth9"})
+    lines = [line for line in done.stderr.splitlines() if line.startswith("meshlab:")]
+    assert lines == ["meshlab: h1 has no network interface eth9, which FI_TCP_IFACE names"], done.stderr
+    assert done.returncode != 0
 
 
 @pytest.mark.parametrize(
