@@ -47,7 +47,7 @@ def test_settings_are_measured_on_new_engines_and_compared(monkeypatch: pytest.M
     assert all(run.environment["Settings"]["NCCL_ALGO"] == "Tree" for run in found.runs["tree"])
 
 
-@pytest.mark.full
+@pytest.mark.long
 @pytest.mark.slow
 def test_engines_of_all_settings_take_turns_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     from meshlab.benchmark import _environments as environments
