@@ -37,20 +37,23 @@ settings.register_profile("full", PATIENT, max_examples=100, derandomize=True)
 settings.register_profile("random", PATIENT, max_examples=100)
 settings.load_profile("quick")
 
-# The workers of pytest-xdist get whole files. All files that use the set of MPI ranks go to one worker, and all that
-# start a browser to another, because each worker would start its own. Names with most tests come first, so files
+# The workers of pytest-xdist get whole files. All files that start MPI ranks go to one worker, and all that start a
+# browser to another, because each worker would start its own. The names with the most tests come first, so files
 # with few tests that take long share one: in the end only short files are left, and no worker waits for the other.
 SHARED_WORKER = {
     "ranks": (
         "analysis/test_concurrency",
+        "base/test_backends",
+        "base/test_collectives",
         "benchmark/",
+        "chaos/",
         "cli/",
         "comm/",
+        "commissioning/",
         "engines/",
+        "test_readme",
         "widgets/test_measuring",
     ),
-    # Each of their tests starts ranks of its own, so they need not wait for those that share a set.
-    "further ranks": ("base/test_backends", "base/test_collectives", "chaos/", "commissioning/", "test_readme"),
     "hosts": ("hosts/",),
     "browser": ("browser/", "notebooks/"),
     "long files": ("runs/", "prediction/test_calibrated_rows", "report/", "test_hostile_texts"),
@@ -100,7 +103,7 @@ def _shared_worker(nodeid: str) -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests whose files start processes."""
     for item in items:
-        if _shared_worker(item.nodeid) in ("ranks", "further ranks", "hosts", "browser"):
+        if _shared_worker(item.nodeid) in ("ranks", "hosts", "browser"):
             item.add_marker("processes")
 
 
