@@ -40,7 +40,7 @@ def test_a_few_random_faults_of_threads() -> None:
     assert_all_good(Settings("threads", 2, step_s=0.05, **PATIENT), faults, seed)
 
 
-@pytest.mark.full
+@pytest.mark.long
 def test_a_few_random_faults_of_ranks_that_a_function_starts() -> None:
     # Ranks of compare_env() are killed, with a Jupyter kernel as the client.
     seed, chosen = 2, {"kinds": ("kill",), "targets": ("rank",), "moments": ("compare_env",), "client": "kernel"}
