@@ -59,7 +59,7 @@ def check_matrices(plan: Plan, mesh: DeviceMesh, free: Sequence[tuple[bool, int]
         sent, received = (format_size(int(part.max()) * find_dtype(str(step.dtype)).itemsize) for part in sums)
         raise BenchError(
             f"traffic {step.traffic!r} needs {format_size(step.buffer_bytes)} of buffers on every rank, because rank "
-            f"{sender} sends {sent} and {'it' if receiver == sender else f'rank {receiver}'} receives {received}, but "
+            f"{sender} sends {sent} and {'' if receiver == sender else f'rank {receiver} '}receives {received}, but "
             f"{usable_text(free, hosts, rank)}",
             hint="divide the matrix, or measure its pattern() at smaller sizes",
         )

@@ -172,6 +172,13 @@ class Traffic:
     bytes: Bytes | None = None
     is_scaled: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or (self.rule is None) == (self.bytes is None):
+            raise MeshError(
+                f"a traffic cannot be made from {short(self.name)} alone",
+                hint="for the bytes from each rank to each other rank use Traffic.matrix, or else even, zipf or spread",
+            )
+
     @classmethod
     def even(cls) -> Traffic:
         """Return the pattern with the same number of bytes for every rank, as in ``all_to_all``.

@@ -17,6 +17,7 @@ import cloudpickle
 
 import meshlab as ml
 from meshlab.base._errors import EngineError
+from tests.gpu.launching import launch
 from tests.gpu.nccl_ranks import Rank, run_ranks
 
 MIB = 1 << 20
@@ -45,10 +46,17 @@ VARIANTS = {
 def abort_with(rank: Rank, argument: Any) -> None:
     name, rounds = argument
     variant = VARIANTS[name]
-    lost = []
-    before = 0.0
+    lost, stages = [], []
+    before, start = 0.0, rank.free_mib()
+
+    def mark(stage: str) -> None:
+        rank.meet()
+        stages.append(f"{start - rank.free_mib():.0f} {stage}")
+        rank.meet()
+
     for number in range(rounds + 1):
         comm = rank.open(split_share=True)
+        mark("open")
         owner = comm.split(0, rank.rank) if variant.child else comm
         arrays = [rank.empty(64 * MIB // 4) for _ in range(3)] if variant.windows else []
         windows = [rank.binding.comm_window_register(owner._comm, a.data.ptr, a.nbytes, 1) for a in arrays]
@@ -56,7 +64,7 @@ def abort_with(rank: Rank, argument: Any) -> None:
         for array in (*arrays, plain):
             rank.all_reduce(array, owner)
         rank.is_done()
-        rank.meet()
+        mark("used")
         if variant.blocked and rank.rank == 1:
             rank.all_reduce(arrays[0] if arrays else plain, owner)
         time.sleep(0.3)
@@ -77,14 +85,14 @@ def abort_with(rank: Rank, argument: Any) -> None:
         rank.free(*arrays)
         del plain, arrays
         rank.cupy.get_default_memory_pool().free_all_blocks()
-        rank.meet()
+        mark("aborted and freed")
         free = rank.free_mib()
         if number == 0:
             before = free
         else:
             lost.append(round(before - free))
     if rank.rank == 0:
-        rank.report(name, f"lost after each abort {lost} MiB; the last abort took {took:.2f} s")
+        rank.report(name, f"lost after each abort {lost} MiB; the last abort took {took:.2f} s; {', '.join(stages)}")
 
 
 def free_mib(comm: Any) -> float:
@@ -112,24 +120,56 @@ def never_call(comm: Any, has_windows: bool) -> None:
     comm.to_host(y[:1])
 
 
+def use_window(comm: Any) -> None:
+    x = comm.empty(64 * MIB, "uint8", symmetric=True)
+    x[...] = 1
+    comm.all_reduce(x, x, op="max")
+    comm.to_host(x[:1])
+
+
+def enter_and_wait(comm: Any) -> None:
+    x = comm.xp.ones(1024, "float32")
+    if comm.world_rank == 0:
+        time.sleep(60)
+    comm.to_host(comm.all_reduce(x))
+
+
+def lose_ranks(engines: ml.Engines, function: Any, *arguments: Any) -> None:
+    try:
+        engines.run(function, arguments=arguments, deadline_s=2)
+    except EngineError:
+        engines.restart()
+
+
 def through_engines(rounds: int, *, has_windows: bool) -> None:
-    with ml.launch(2, backend="nccl") as engines:
+    """Print the memory taken since the start after each stage, of all ranks of the first GPU."""
+    with launch(2) as engines:
         engines.run(free_mib)
         before = engines.run(free_mib)["value"].min()
+
+        def taken() -> str:
+            engines.run(collect)
+            return f"{before - engines.run(free_mib)['value'].min():.0f}"
+
         parts = []
-        for _ in range(rounds):
+        lose_ranks(engines, enter_and_wait)
+        parts.append(f"{taken()} after an abort without windows")
+        if has_windows:
+            engines.run(use_window)
+            parts.append(f"{taken()} after a call on a window that is closed")
+            lose_ranks(engines, enter_and_wait)
+            parts.append(f"{taken()} after an abort without open windows")
+            engines.run(use_window)
+            parts.append(f"{taken()} after a call on a new window that is closed")
+        for number in range(rounds):
             if has_windows:
                 engines.run(keep)
-            try:
-                engines.run(never_call, arguments=(has_windows,), deadline_s=2)
-            except EngineError:
-                engines.restart()
-            lost = before - engines.run(free_mib)["value"].min()
-            n = engines.run(collect)["value"].max()
-            parts.append(
-                f"{lost:.0f} ({before - engines.run(free_mib)['value'].min():.0f} after collecting {n} objects)"
-            )
-        print(f"engines, {'windows' if has_windows else 'no windows'}: lost {', '.join(parts)} MiB", flush=True)
+            lose_ranks(engines, never_call, has_windows)
+            parts.append(f"{taken()} after abort {number + 1} {'with windows' if has_windows else ''}".rstrip())
+        if has_windows:
+            engines.run(use_window)
+            parts.append(f"{taken()} after a call on a window that is closed")
+        print(f"engines, MiB taken since the start: {', '.join(parts)}", flush=True)
 
 
 def main() -> int:

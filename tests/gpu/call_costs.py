@@ -6,7 +6,8 @@
 
 Each rank issues many calls and then synchronises, so GPU calls overlap as in `nccl-tests` without graphs. ``host`` is
 the time until the last call is issued, ``total`` the time until it is done. The ways take turns, and the table has the
-least and the median time of some rounds, and the slower rank.
+least and the median time of some rounds, and the slower rank. What a call costs beyond the library does not depend on
+the other ranks, so ``--ranks 1`` measures it on one GPU.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 import pandas as pd
 
 import meshlab as ml
+from tests.gpu.launching import launch
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -138,7 +140,8 @@ def main() -> int:
     options = parser.parse_args()
     rows = []
     for checks in options.checks:
-        with ml.launch(options.ranks, backend=options.backend, checks=checks) as engines:
+        start = launch if options.backend == "nccl" else partial(ml.launch, backend=options.backend)
+        with start(options.ranks, checks=checks) as engines:
             print(f"{engines.where}, checks={checks!r}")
             for size in options.sizes:
                 of_ranks = engines.run(costs, arguments=(size, options.calls, options.rounds), deadline_s=300)["value"]

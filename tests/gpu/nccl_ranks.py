@@ -1,4 +1,7 @@
-"""Two processes with one GPU and one rank of nccl4py each, without meshlab: for scripts about the library itself."""
+"""Two processes with one rank of nccl4py each, without meshlab: for scripts about the library itself.
+
+Each has a GPU of its own, or they share the only one.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+
+from tests.gpu.launching import share_gpus
 
 TAIL_S = 5.0
 
@@ -23,7 +28,8 @@ class Rank:
 
         self.rank, self.other, self._results = rank, other, results
         self.cupy, self.nccl, self.binding = cupy, nccl, binding
-        cupy.cuda.Device(rank).use()
+        self.device = rank % cupy.cuda.runtime.getDeviceCount()
+        cupy.cuda.Device(self.device).use()
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.comm: Any = None
         self._blocks: list[int] = []
@@ -51,7 +57,7 @@ class Rank:
         """Return an array in memory of NCCL."""
         n_bytes = max(n * np.dtype(dtype).itemsize, 4096)
         pointer = self.binding.mem_alloc(n_bytes)
-        memory = self.cupy.cuda.UnownedMemory(pointer, n_bytes, None, self.rank)
+        memory = self.cupy.cuda.UnownedMemory(pointer, n_bytes, None, self.device)
         return self.cupy.ndarray(n, dtype, self.cupy.cuda.MemoryPointer(memory, 0))
 
     def free(self, *arrays: Any) -> None:
@@ -96,6 +102,7 @@ def run_ranks(
     function: Callable[[Rank, Any], None], argument: Any = None, *, limit_s: float = 60.0
 ) -> list[tuple[int, str, str]]:
     """Run a function of a module on two ranks, and return their reports. Ranks that do not end are killed."""
+    share_gpus()
     context = multiprocessing.get_context("spawn")
     ends, results = context.Pipe(), context.Queue()
     processes = [

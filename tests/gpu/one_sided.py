@@ -158,7 +158,7 @@ def peer_pointer(rank: Rank) -> str:
     target[...] = 0
     window = window_of(rank, target)
     pointer = window.get_lsa_device_pointer(peer)
-    memory = cupy.cuda.UnownedMemory(pointer, 4 * n, window, rank.rank)
+    memory = cupy.cuda.UnownedMemory(pointer, 4 * n, window, rank.device)
     remote = cupy.ndarray(n, "float32", cupy.cuda.MemoryPointer(memory, 0))
     cupy.cuda.Device().synchronize()
     rank.meet()

@@ -37,6 +37,7 @@ def only_multiply(comm: Any) -> Any:
     return lambda: comm.xp.matmul(a, a, out=product)
 
 
+@pytest.mark.usefixtures("whole_gpus")
 def test_all_modes_are_measured_and_graphs_are_fastest_for_small_messages(
     gpu_engines: ml.Engines, mesh: ml.DeviceMesh
 ) -> None:
@@ -48,6 +49,7 @@ def test_all_modes_are_measured_and_graphs_are_fastest_for_small_messages(
     assert (results.loc[results["mode"] == "isolated", "alignment_us"] < 100).all()
 
 
+@pytest.mark.usefixtures("whole_gpus")
 def test_a_function_is_timed_with_its_own_kernels(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     run = ml.bench(
         gpu_engines, mesh, [multiply_and_reduce, only_multiply, "all_reduce"], axis="tp", sizes=2048 * 2048 * 4,
@@ -60,6 +62,7 @@ def test_a_function_is_timed_with_its_own_kernels(gpu_engines: ml.Engines, mesh:
         assert times["multiply_and_reduce"] > 0.8 * (times["only_multiply"] + times["all_reduce"])
 
 
+@pytest.mark.usefixtures("whole_gpus")
 def test_pairs_and_single_groups_are_measured(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     run = ml.bench_pairs(gpu_engines, mesh, sizes="64M", sampling=QUICK)
     results = run.wait(180)
@@ -90,6 +93,7 @@ def test_sizes_that_exceed_the_gpu_memory_are_skipped(gpu_engines: ml.Engines, m
     assert results.groupby("size_bytes")["status"].first().tolist() == ["ok", "skipped"]
 
 
+@pytest.mark.usefixtures("whole_gpus")
 def test_two_axes_run_at_the_same_time(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     run = ml.bench(
         gpu_engines, mesh, axis="tp", concurrent={"world": "all_reduce"}, sizes="16K, 1M, 16M", mode="graph, pipelined"

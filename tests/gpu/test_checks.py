@@ -12,13 +12,14 @@ import pytest
 
 import meshlab as ml
 from meshlab.base._errors import EngineError
+from tests.gpu.launching import launch
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture
-def two_gpus(n_gpus: int) -> Iterator[ml.Engines]:
-    with ml.launch(2, backend="nccl") as engines:
+def two_ranks(n_ranks: int) -> Iterator[ml.Engines]:
+    with launch(2) as engines:
         yield engines
 
 
@@ -104,20 +105,20 @@ def one_call_more(comm: Any) -> None:
     ],
 )
 def test_known_calls_that_differ_raise_when_the_function_has_returned(
-    two_gpus: ml.Engines, function: Any, message: str
+    two_ranks: ml.Engines, function: Any, message: str
 ) -> None:
     began = time.monotonic()
     with pytest.raises(EngineError, match=message):
-        two_gpus.run(function)
+        two_ranks.run(function)
     assert time.monotonic() - began < 20
-    pids = [info.pid for info in two_gpus.ranks]
-    two_gpus.restart()
-    assert works(two_gpus)
-    assert [info.pid for info in two_gpus.ranks] == pids
+    pids = [info.pid for info in two_ranks.ranks]
+    two_ranks.restart()
+    assert works(two_ranks)
+    assert [info.pid for info in two_ranks.ranks] == pids
 
 
-def test_all_checks_find_known_calls_before_they_start(n_gpus: int) -> None:
-    with ml.launch(2, backend="nccl", checks="all") as engines:
+def test_all_checks_find_known_calls_before_they_start(n_ranks: int) -> None:
+    with launch(2, checks="all") as engines:
         errors = engines.run(known_in_opposite_order, check=False)["error"]
         assert errors.str.contains("op=max, but rank 1 calls all_reduce count=1024 dtype=float32 op=sum").all()
         assert works(engines)
@@ -128,11 +129,11 @@ def one_returns_early(comm: Any) -> None:
         add_up(comm)
 
 
-def test_a_rank_that_never_calls_is_named_at_the_deadline(two_gpus: ml.Engines) -> None:
+def test_a_rank_that_never_calls_is_named_at_the_deadline(two_ranks: ml.Engines) -> None:
     with pytest.raises(EngineError, match=r"rank 0 entered 0 of its group's 1 collective call within 3"):
-        two_gpus.run(one_returns_early, deadline_s=3)
-    two_gpus.restart()
-    assert works(two_gpus)
+        two_ranks.run(one_returns_early, deadline_s=3)
+    two_ranks.restart()
+    assert works(two_ranks)
 
 
 def captured(comm: Any) -> list[float]:
@@ -206,8 +207,8 @@ def test_calls_of_all_streams_are_ordered(gpu_engines: ml.Engines) -> None:
     assert set(gpu_engines.run(in_several_streams)["value"]) == {0}
 
 
-def test_a_rank_without_its_gpu_is_named_before_the_others_time_out(n_gpus: int) -> None:
+def test_a_rank_without_its_gpu_is_named_before_the_others_time_out(n_ranks: int) -> None:
     started_s = time.monotonic()
     with pytest.raises(EngineError, match=r"could not open its communicator: .*not 99"):
-        ml.launch(2, backend="nccl", devices=[0, 99], timeout_s=60)
+        launch(2, devices=[0, 99], timeout_s=60)
     assert time.monotonic() - started_s < 50

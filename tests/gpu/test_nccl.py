@@ -16,6 +16,7 @@ import pytest
 import meshlab as ml
 from meshlab.base._errors import EngineError
 from tests.comm import test_conformance as suite
+from tests.gpu.launching import launch, n_gpus
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 cloudpickle.register_pickle_by_value(suite)
@@ -101,9 +102,8 @@ def rejections(comm: Any) -> list[str]:
 
 
 def test_wrong_arrays_never_reach_nccl(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
-    expected = ["must be contiguous", "must be a cupy array", "root", "is on GPU"]
+    expected = ["must be contiguous", "must be a cupy array", "root", *(["is on GPU"] if n_gpus() > 1 else [])]
     for messages in values(gpu_engines, rejections, mesh):
-        assert len(messages) == 4
         for message, part in zip(messages, expected, strict=True):
             assert part in message
 
@@ -135,6 +135,7 @@ def extras(comm: Any) -> dict[str, Any]:
     return found | {"times": times}
 
 
+@pytest.mark.usefixtures("whole_gpus")
 def test_features_of_nccl_only(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     found = values(gpu_engines, extras, mesh)[0]
     print(found)
@@ -181,11 +182,13 @@ def test_a_benchmark_in_all_modes_has_correct_results(gpu_engines: ml.Engines, m
     results = run.wait(300)
     assert (results["status"] == "ok").all(), results.loc[results["status"] != "ok", ["collective", "stop_reason"]]
     assert (results["n_wrong"] == 0).all()
-    small = results[(results["size_bytes"] == 8) & (results["collective"] == "all_reduce")].set_index("mode")
-    assert small["time_us"].groupby("mode").median()["graph"] < 20
+    if n_gpus() >= gpu_engines.world_size:
+        small = results[(results["size_bytes"] == 8) & (results["collective"] == "all_reduce")].set_index("mode")
+        assert small["time_us"].groupby("mode").median()["graph"] < 20
     assert "NCCL" in results.attrs["where"]
 
 
+@pytest.mark.usefixtures("whole_gpus")
 def test_overlap_is_measured(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     frame = ml.benchmark.overlap(gpu_engines, mesh, axis="tp", sizes="64M, 256M", matrix=8192)
     print(frame.round(2).to_string())
@@ -193,8 +196,8 @@ def test_overlap_is_measured(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> No
     assert (frame["overlap"] > 0.2).all()
 
 
-def test_the_log_of_nccl_is_kept_for_each_rank(n_gpus: int) -> None:
-    with ml.launch(2, backend="nccl", env={"NCCL_DEBUG": "INFO"}) as engines:
+def test_the_log_of_nccl_is_kept_for_each_rank(n_ranks: int) -> None:
+    with launch(2, env={"NCCL_DEBUG": "INFO"}) as engines:
         engines.run(lambda comm: comm.barrier())
         logs = engines.library_logs()
     for log in logs:
@@ -237,21 +240,20 @@ def test_two_levels_have_the_results_of_one(gpu_engines: ml.Engines, mesh: ml.De
         assert [wrong for value in found for wrong in value] == [], nodes
 
 
-def test_eight_ranks_share_the_gpus_in_a_cube(gpu_engines: ml.Engines, n_gpus: int) -> None:
+def test_eight_ranks_share_the_gpus_in_a_cube(gpu_engines: ml.Engines) -> None:
     if nccl_version(gpu_engines) < (2, 30):
         pytest.skip("several ranks on one GPU need NCCL 2.30")
     cube = ml.DeviceMesh("pp=2, dp=2, tp=2")
-    gpus = [rank * n_gpus // 8 for rank in range(8)]
-    with ml.launch(8, backend="nccl", devices=gpus, env={"NCCL_MULTI_RANK_GPU_ENABLE": "1"}) as engines:
+    with launch(8) as engines:
         assert engines.verify(cube)["is_right"].all()
         for axis in ("world", *cube.axis_names):
             wrong = [call for value in values(engines, suite.check_all, cube, axis, deadline_s=120) for call in value]
             assert wrong == [], axis
-        found = values(engines, in_two_levels, cube, "world", arguments=(8 // n_gpus,), deadline_s=120)
+        found = values(engines, in_two_levels, cube, "world", arguments=(8 // gpu_engines.world_size,), deadline_s=120)
         assert [wrong for value in found for wrong in value] == []
         results = ml.bench(engines, cube, sizes="1M", sampling=ml.Sampling(max_s=0.1), deadline_s=60).wait(120)
         assert (results["n_wrong"] == 0).all()
-        assert f"8 ranks share {n_gpus} GPUs" in results.attrs["note"]
+        assert f"8 ranks share {n_gpus()} GPU" in results.attrs["note"]
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
@@ -339,13 +341,13 @@ def kill_last(comm: Any) -> None:
     comm.to_host(comm.all_reduce(comm.xp.ones(4)))
 
 
-def test_engines_shrink_to_the_ranks_that_are_left(n_gpus: int) -> None:
-    with ml.launch(n_gpus, backend="nccl") as engines:
+def test_engines_shrink_to_the_ranks_that_are_left(n_ranks: int) -> None:
+    with launch(n_ranks) as engines:
         pids = [info.pid for info in engines.ranks]
         with pytest.raises(EngineError):
             engines.run(kill_last)
-        assert engines.shrink(mesh="dp=-1") == (f"rank {n_gpus - 1}",)
+        assert engines.shrink(mesh="dp=-1") == (f"rank {n_ranks - 1}",)
         assert [info.pid for info in engines.ranks] == pids[:-1]
-        assert engines.verify(f"dp={n_gpus - 1}")["is_right"].all()
+        assert engines.verify(f"dp={n_ranks - 1}")["is_right"].all()
         engines.restart()
-        assert engines.world_size == n_gpus - 1
+        assert engines.world_size == n_ranks - 1

@@ -10,6 +10,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pandas as pd
+import pytest
 
 import meshlab as ml
 from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS, VERSIONS
@@ -39,6 +40,7 @@ def estimates(comm: Any) -> dict[str, list[float]]:
     return found
 
 
+@pytest.mark.usefixtures("whole_gpus")
 def test_estimates_of_nccl_agree_with_the_port(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     """Both follow from the same table, so they agree to the precision of its floats."""
     found = values(gpu_engines, estimates, mesh)[0]
@@ -74,6 +76,7 @@ def test_estimates_of_nccl_agree_with_the_port(gpu_engines: ml.Engines, mesh: ml
     np.testing.assert_allclose(known["port_us"], known["nccl_us"], rtol=1e-3)
 
 
+@pytest.mark.usefixtures("whole_gpus")
 def test_a_prediction_has_the_estimates_of_the_running_library(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     names = ["all_reduce", "all_gather", "broadcast", "send_recv"]
     frame = ml.predict(mesh, ml.probe(), names, "1K:256M", axis="tp", engines=gpu_engines).frame()

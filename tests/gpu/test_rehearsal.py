@@ -13,6 +13,7 @@ from meshlab.benchmark.rehearsal._rehearsal import Rehearsal
 from meshlab.comm.backends._cuda_parts import find_cublas
 from meshlab.prediction._job import Job
 from meshlab.prediction._step_calls import StepCall
+from tests.gpu.launching import launch, n_gpus
 
 LAYERS, TP_BYTES, GRADIENT_BYTES = 6, 64 << 20, 256 << 20
 
@@ -50,10 +51,11 @@ def check_sums(found: Rehearsal) -> None:
 
 
 @pytest.fixture(scope="module")
-def world(n_gpus: int) -> str:
-    return f"tp={n_gpus}"
+def world(n_ranks: int) -> str:
+    return f"tp={n_ranks}"
 
 
+@pytest.mark.usefixtures("whole_gpus")
 def test_waits_take_their_time_and_hide_what_may_overlap(gpu_engines: ml.Engines, world: str) -> None:
     found = ml.rehearse(gpu_engines, world, step_along("tp"), compute="wait", tflops=400, scale=1, rounds=2, steps=5)
     print(found.explain())
@@ -72,6 +74,7 @@ def test_waits_take_their_time_and_hide_what_may_overlap(gpu_engines: ml.Engines
     assert 0.3 < part(found, "tp", "predicted_us") / part(found, "tp", "alone_us") < 3
 
 
+@pytest.mark.usefixtures("whole_gpus")
 def test_products_compute_and_overlap(gpu_engines: ml.Engines, world: str) -> None:
     problem = find_cublas().problem
     if problem:
@@ -92,9 +95,10 @@ def test_products_compute_and_overlap(gpu_engines: ml.Engines, world: str) -> No
     assert steps["host_us"] < 0.8 * steps["step_us"]
 
 
-def test_several_axes_run_on_their_own_streams(gpu_engines: ml.Engines, n_gpus: int) -> None:
+@pytest.mark.usefixtures("whole_gpus")
+def test_several_axes_run_on_their_own_streams(gpu_engines: ml.Engines, n_ranks: int) -> None:
     # Two communicators of the same ranks, as the tensor-parallel and the data-parallel groups of a step would be.
-    mesh = ml.DeviceMesh("dp=1, tp=2" if n_gpus == 2 else f"dp=2, tp={n_gpus // 2}")
+    mesh = ml.DeviceMesh("dp=1, tp=2" if n_ranks == 2 else f"dp=2, tp={n_ranks // 2}")
     gradients = call("dp-tp", "all_reduce", GRADIENT_BYTES, phase="backward", block=1, overlaps="pass", dtype="float32")
     step = [
         call("tp", "all_gather", TP_BYTES),
@@ -109,9 +113,10 @@ def test_several_axes_run_on_their_own_streams(gpu_engines: ml.Engines, n_gpus: 
     assert part(found, axes[1], "hidden_us") > 0
 
 
-def test_layouts_of_a_job_are_compared(gpu_engines: ml.Engines, n_gpus: int) -> None:
-    job = Job.preset("llama3-8b", global_batch=8 * n_gpus)
-    meshes = [f"dp={n_gpus}", f"tp={n_gpus}", f"pp={n_gpus}"]
+@pytest.mark.usefixtures("whole_gpus")
+def test_layouts_of_a_job_are_compared(gpu_engines: ml.Engines, n_ranks: int) -> None:
+    job = Job.preset("llama3-8b", global_batch=8 * n_ranks)
+    meshes = [f"dp={n_ranks}", f"tp={n_ranks}", f"pp={n_ranks}"]
     found = ml.rehearse(gpu_engines, meshes, job, steps=3)
     print(found.explain())
     check_sums(found)
@@ -122,7 +127,7 @@ def test_layouts_of_a_job_are_compared(gpu_engines: ml.Engines, n_gpus: int) -> 
     assert sorted(found.steps()["layout"]) == sorted(map(str, map(ml.DeviceMesh, meshes)))
 
 
-def test_eight_ranks_share_the_gpus_for_correctness_only(gpu_engines: ml.Engines, n_gpus: int) -> None:
+def test_eight_ranks_share_the_gpus_for_correctness_only(gpu_engines: ml.Engines) -> None:
     version = re.findall(r"\d+", gpu_engines.ranks[0].capabilities.library)
     if tuple(map(int, version[:2])) < (2, 30):
         pytest.skip("several ranks on one GPU need NCCL 2.30")
@@ -137,14 +142,13 @@ def test_eight_ranks_share_the_gpus_for_correctness_only(gpu_engines: ml.Engines
             dtype="float32", micro_batches=1,
         ),
     ]  # fmt: skip
-    gpus = [rank * n_gpus // 8 for rank in range(8)]
-    with ml.launch(8, backend="nccl", devices=gpus, env={"NCCL_MULTI_RANK_GPU_ENABLE": "1"}) as engines:
+    with launch(8) as engines:
         found = ml.rehearse(
             engines, [cube, "tp=2, cp=2, dp=2"], step, compute="wait", scale=1, rounds=1, steps=1, deadline_s=120
         )
         print(found.explain())
         check_sums(found)
-        assert found.sharing == f"8 ranks share {n_gpus} GPUs"
+        assert found.sharing.startswith(f"8 ranks share {n_gpus()} GPU")
         assert found.steps()["verdict"].tolist() == ["", ""]
         assert found.headline.startswith("No verdict on times")
         assert found.frame()["axis"].dropna().unique().tolist() == ["tp", "cp", "dp-cp"]

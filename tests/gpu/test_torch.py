@@ -13,17 +13,20 @@ import pytest
 
 import meshlab as ml
 from meshlab.base._errors import EngineError
+from tests.gpu.launching import launch
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.usefixtures("whole_gpus")  # torch has an NCCL of its own
 
 MESH = ml.DeviceMesh("dp=2, tp=1")
 
 
 @pytest.fixture(scope="module")
-def two_gpus(n_gpus: int) -> Iterator[ml.Engines]:
+def two_gpus(whole_gpus: None) -> Iterator[ml.Engines]:
     if find_spec("torch") is None:
         pytest.skip("torch is not installed")
-    with ml.launch(2, backend="nccl", timeout_s=180, deadline_s=90) as engines:
+    with launch(2, timeout_s=180, deadline_s=90) as engines:
         yield engines
 
 

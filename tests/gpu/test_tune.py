@@ -12,6 +12,7 @@ import meshlab as ml
 from meshlab.benchmark.on_ranks._option_trials import TrialRounds, try_options
 from meshlab.benchmark.tuning._options import TuningOption, chooses_per_call
 from meshlab.engines._lease import Lease, raise_first_error
+from tests.gpu.launching import launch
 
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
 
@@ -78,6 +79,7 @@ def test_an_unavailable_algorithm_is_a_row_and_the_communicator_goes_on(
     assert sums.tolist() == [gpu_engines.world_size] * gpu_engines.world_size
 
 
+@pytest.mark.usefixtures("whole_gpus")
 def test_the_default_measured_three_times_has_the_same_time(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     found = trials_of(gpu_engines, mesh, [TuningOption()] * 3, size="1M")
     medians = [float(np.median(one.times_us)) for one in found]
@@ -99,6 +101,7 @@ def hold_two(comm: ml.Communicator) -> tuple[list[float], list[float], float]:
     return times[0], times[1], float(np.median(alone))
 
 
+@pytest.mark.usefixtures("whole_gpus")
 def test_graphs_of_several_calls_are_held_at_the_same_time(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     for small, large, alone in gpu_engines.run(hold_two)["value"]:
         assert len(small) == len(large) == 12
@@ -119,14 +122,15 @@ def die_while_graphs_are_held(comm: ml.Communicator) -> None:
         measure(2)
 
 
-def test_a_rank_that_dies_while_graphs_are_held_is_named(n_gpus: int) -> None:
-    with ml.launch(n_gpus, backend="nccl", deadline_s=20) as engines:
+def test_a_rank_that_dies_while_graphs_are_held_is_named(n_ranks: int) -> None:
+    with launch(n_ranks, deadline_s=20) as engines:
         with pytest.raises(ml.MeshlabError, match="rank 1"):
             engines.run(die_while_graphs_are_held)
         engines.restart()
-        assert engines.run(lambda comm: comm.rank)["value"].tolist() == list(range(n_gpus))
+        assert engines.run(lambda comm: comm.rank)["value"].tolist() == list(range(n_ranks))
 
 
+@pytest.mark.usefixtures("whole_gpus")
 def test_a_complete_tuning_of_28_sizes_prints_its_time(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     if not chooses_per_call(gpu_engines.ranks[0].capabilities):
         pytest.skip("needs NCCL 2.31")

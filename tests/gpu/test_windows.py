@@ -14,6 +14,7 @@ import pytest
 import meshlab as ml
 from meshlab.base._errors import BenchError, EngineError
 from meshlab.benchmark.tuning._options import chooses_per_call
+from tests.gpu.launching import launch
 from tests.gpu.test_nccl import nccl_version, values
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -360,6 +361,8 @@ def keep(comm: Any) -> None:
 def test_an_abort_while_windows_are_registered_leaves_nothing_behind(
     gpu_engines: ml.Engines, mesh: ml.DeviceMesh
 ) -> None:
+    # A communicator keeps memory from its first call on a window until it ends, so there are such calls at both ends.
+    gpu_engines.run(sums_on_windows)
     before = gpu_engines.run(free_mib)["value"].min()
     for _ in range(3):
         gpu_engines.run(keep)
@@ -372,11 +375,11 @@ def test_an_abort_while_windows_are_registered_leaves_nothing_behind(
     print(f"{lost:.0f} MiB lost after three aborts with windows")
     # Before 2.30, NCCL itself keeps the windows that are open at an abort until the process ends.
     windows = 3 * 3 * 64 if nccl_version(gpu_engines) < (2, 30) else 0
-    assert lost < windows + 256
+    assert lost < windows + 128
 
 
-def test_ranks_exit_with_windows(n_gpus: int) -> None:
-    engines = ml.launch(n_gpus, backend="nccl")
+def test_ranks_exit_with_windows(n_ranks: int) -> None:
+    engines = launch(n_ranks)
     engines.run(keep)
     begin = time.monotonic()
     engines.close()
@@ -506,6 +509,7 @@ def least_us(comm: Any) -> dict[str, float]:
     return found
 
 
+@pytest.mark.usefixtures("whole_gpus")
 def test_small_calls_are_faster_on_windows(gpu_engines: ml.Engines, mesh: ml.DeviceMesh, capsys: Any) -> None:
     found = values(gpu_engines, least_us, mesh)
     slowest = {kind: max(one[kind] for one in found) for kind in ("plain", "symmetric")}

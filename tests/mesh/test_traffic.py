@@ -159,6 +159,8 @@ def test_texts_name_patterns() -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
+        (lambda: ml.Traffic(np.eye(2)), "a traffic cannot be made from array"),  # type: ignore[arg-type]
+        (lambda: ml.Traffic("moe"), "cannot be made from 'moe' alone"),
         (lambda: ml.Traffic.matrix([[1, 2]]), "must be square, but has 1 rows and 2 columns"),
         (lambda: ml.Traffic.matrix([[0, 16], [-2, 0]]), "has -2 in row 1, column 0, but must not be negative"),
         (lambda: ml.Traffic.matrix([[0.0, float("nan")], [0.0, 0.0]]), "has nan in row 0, column 1"),
