@@ -17,8 +17,8 @@ from tests.gpu.launching import launch, n_gpus
 
 HERE = Path(__file__).parent
 
-# Scripts that import CuPy or torch
-collect_ignore = ["compile_kernels.py", "follow_inspector.py", "record_traces.py", "replay_traces.py"]
+# Scripts that import CuPy, torch or the CuTe DSL
+collect_ignore = ["compile_kernels.py", "cute_sum.py", "follow_inspector.py", "record_traces.py", "replay_traces.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

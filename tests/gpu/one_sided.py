@@ -2,8 +2,9 @@
 
     python tests/gpu/one_sided.py --build NCCL_TESTS/build
 
-Host calls (put, signal, wait) and pointers to the memory of peers go through nccl4py. A kernel that calls NCCL is
-compiled by CuPy from the headers of the library. `-D` of nccl-tests is the same in C++.
+Host calls (put, signal, wait) and pointers to the memory of peers go through nccl4py. Kernels that call NCCL are
+compiled by CuPy from the headers of the library, and by the CuTe DSL from `cute_sum.py` with the library's bitcode.
+`-D` of nccl-tests is the same in C++.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +196,21 @@ def device_communicator(rank: Rank) -> str:
     return text
 
 
+def summed(rank: Rank, launch: Callable[[Any, Any, int], object]) -> str:
+    """Let a kernel add up a window of both ranks, and return whether the sums are right."""
+    cupy, n = rank.cupy, 1 << 20
+    numbers, values = cupy.arange(n, dtype="float32"), rank.empty(n)
+    values[...] = (rank.rank + 1) * numbers
+    window = window_of(rank, values)
+    resource = rank.comm.create_dev_comm(rank.nccl.NCCLDevCommRequirements(lsa_barrier_count=16))
+    cupy.cuda.Device().synchronize()
+    rank.meet()
+    launch(window, resource, n)
+    checked(rank)
+    rank.meet()
+    return "right" if bool((values == 3 * numbers).all()) else "WRONG"
+
+
 def compiled(cupy: Any, headers: list[str]) -> tuple[Any, str]:
     """Return the kernel, and how it was compiled. NVRTC has no headers of C, which those of NCCL include."""
     problems = []
@@ -216,7 +233,7 @@ def compiled(cupy: Any, headers: list[str]) -> tuple[Any, str]:
 
 
 def kernel_with_nccl(rank: Rank) -> str:
-    cupy, n = rank.cupy, 1 << 20
+    cupy = rank.cupy
     library = Path(str(rank.nccl.get_version().libnccl.path)).parent.parent
     include = library / "include"
     if not (include / "nccl_device.h").exists():
@@ -227,27 +244,37 @@ def kernel_with_nccl(rank: Rank) -> str:
     cccl = Path(cupy.__file__).parent / "_core/include/cupy/_cccl"
     headers += [str(path) for path in (cccl / "libcudacxx", cccl / "libcudacxx/include") if path.exists()]
     kernel, how = compiled(cupy, headers)
-    values = rank.empty(n)
-    values[...] = rank.rank + 1
-    window = window_of(rank, values)
-    resource = rank.comm.create_dev_comm(rank.nccl.NCCLDevCommRequirements(lsa_barrier_count=16))
-    data = np.frombuffer(bytes(resource.dev_comm), np.uint8)
-    device_copy = cupy.asarray(data)
-    cupy.cuda.Device().synchronize()
-    rank.meet()
-    with rank.stream:
-        kernel((16,), (512,), (np.uint64(window.handle), np.uint64(n), device_copy))
-    checked(rank)
-    rank.meet()
-    is_right = bool((values == 3).all())
-    return f"works: an all_reduce in a kernel that CuPy compiled {how} ({'right' if is_right else 'WRONG'})"
+
+    def launch(window: Any, resource: Any, n: int) -> None:
+        with rank.stream:
+            device_copy = cupy.asarray(np.frombuffer(bytes(resource.dev_comm), np.uint8))
+            kernel((16,), (512,), (np.uint64(window.handle), np.uint64(n), device_copy))
+
+    return f"works: an all_reduce in a kernel that CuPy compiled {how} ({summed(rank, launch)})"
 
 
 def cute(rank: Rank) -> str:
-    import nccl.core.device.cute as module
+    versions = rank.nccl.get_version()
+    if versions.libnccl.version != versions.nccl_bindings:
+        return f"not tried: nccl4py's structs are those of {versions.nccl_bindings}, not of {versions.libnccl.version}"
+    begin = time.perf_counter()
+    from cuda.bindings import driver
+    from nccl.core.device.cute import DevComm, Window  # names the package that is missing
 
-    names = [name for name in dir(module) if not name.startswith("_")]
-    return f"can be imported: {', '.join(names[:12])}, …"
+    from tests.gpu import cute_sum
+
+    imported = time.perf_counter()
+    kernel = cute_sum.compiled()
+    kernel.to()  # loads it before the ranks meet: a rank that fails until here leaves no other in a barrier on its GPU
+    ready = time.perf_counter()
+
+    def launch(window: Any, resource: Any, n: int) -> None:
+        kernel(DevComm(resource), Window(window), n, driver.CUstream(rank.stream.ptr))
+
+    return (
+        f"works: an all_reduce in a kernel of the CuTe DSL ({summed(rank, launch)}), "
+        f"imported in {imported - begin:.1f} s and compiled in {ready - imported:.1f} s"
+    )
 
 
 def gin(rank: Rank) -> str:
@@ -262,17 +289,25 @@ def gin(rank: Rank) -> str:
     return "works: a device communicator with puts over the network"
 
 
-ATTEMPTS: dict[str, Callable[[Rank], str]] = {
-    "properties": facts,
-    "pointer to a peer's window": peer_pointer,
-    "multicast pointer of a window": multicast_pointer,
-    "device communicator": device_communicator,
-    "kernel that includes nccl_device.h": kernel_with_nccl,
-    "nccl.core.device.cute": cute,
-    "host: signal and wait": signal,
-    "host: put with signal and wait": put,
-    "host: put in a graph": put_in_graph,
-    "device communicator with GIN": gin,
+@dataclass(frozen=True)
+class Attempt:
+    """A function of a rank that returns what works, and how long it may take, imports and compilers included."""
+
+    function: Callable[[Rank], str]
+    limit_s: float = 20.0
+
+
+ATTEMPTS: dict[str, Attempt] = {
+    "properties": Attempt(facts),
+    "pointer to a peer's window": Attempt(peer_pointer),
+    "multicast pointer of a window": Attempt(multicast_pointer),
+    "device communicator": Attempt(device_communicator),
+    "kernel that includes nccl_device.h": Attempt(kernel_with_nccl),
+    "nccl.core.device.cute": Attempt(cute, limit_s=60.0),
+    "host: signal and wait": Attempt(signal),
+    "host: put with signal and wait": Attempt(put),
+    "host: put in a graph": Attempt(put_in_graph),
+    "device communicator with GIN": Attempt(gin),
 }
 
 
@@ -282,7 +317,7 @@ def attempt(rank: Rank, name: str) -> None:
     rank.all_reduce(array)
     checked(rank)
     try:
-        text = ATTEMPTS[name](rank)
+        text = ATTEMPTS[name].function(rank)
     except BaseException as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         wrong = [line for line in lines if "error" in line.lower()] or lines
@@ -316,7 +351,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=list(ATTEMPTS))
     options = parser.parse_args()
     for name in options.only:
-        rows = run_ranks(attempt, name, limit_s=20.0)
+        rows = run_ranks(attempt, name, limit_s=ATTEMPTS[name].limit_s)
         answers = dict.fromkeys(text for _, what, text in rows if what == name)
         others = "; ".join(f"rank {rank} {text}" for rank, what, text in rows if what != name)
         print(f"{name}: {' || '.join(answers) or 'no answer'}{f' ({others})' if others else ''}", flush=True)
