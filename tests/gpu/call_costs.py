@@ -75,6 +75,12 @@ def ways(comm: Any, size: int) -> dict[str, Callable[[], object]]:
             runtime.streamWaitEvent(comm.backend.stream.ptr, event.ptr)
 
         found["library alone, and an event for the communication stream"] = in_order
+
+        def with_output() -> None:
+            comm.xp.empty(x.shape, x.dtype)
+            bare()
+
+        found["library alone, and a new array"] = with_output
         stream = comm.xp.cuda.Stream(non_blocking=True)
 
         def in_streams(call: Callable[[], object], streams: list[Any]) -> None:

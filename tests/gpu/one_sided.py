@@ -219,13 +219,12 @@ def compiled(cupy: Any, headers: list[str]) -> tuple[Any, str]:
             (Path(folder) / name).write_text(f"#pragma once\n{text}\n")
         for how, more, options in (
             ("with headers of C for NVRTC", [folder], {}),
-            ("with jitify", [], {"jitify": True}),
             ("with nvcc", [], {"backend": "nvcc"}),
         ):
             flags = ("-std=c++17", *(f"-I{path}" for path in [*more, *headers]))
             try:
                 module = cupy.RawModule(code=KERNEL, options=flags, **options)
-                return module.get_function("sum"), how
+                return module.get_function("sum"), "; not ".join([how, *problems])
             except Exception as error:
                 wrong = [line for line in str(error).splitlines() if "error" in line.lower()]
                 problems.append(f"{how}: {' '.join((wrong or [str(error)])[0].split())[-150:]}")

@@ -84,10 +84,12 @@ def main() -> int:
                 )
                 results = run.wait(600, progress=False)
                 took = time.monotonic() - begin
+                expected = run.estimate
                 measured_s = run.samples.eval("time_us * calls").groupby(run.samples["rank"]).sum().max() / 1e6
                 counts = {name: results[name].value_counts().to_dict() for name in ("status", "stop_reason")}
                 print(
-                    f"  {sampling}: {took:.1f} s for {len(run.steps)} steps, estimated {run.estimate.seconds:.1f} s, "
+                    f"  {sampling}: {took:.1f} s for {len(run.steps)} steps, estimated {expected.seconds:.1f} s "
+                    f"({expected.min_seconds:.1f} to {expected.max_seconds:.1f}), "
                     f"{measured_s:.1f} s of it measured; {counts}",
                     flush=True,
                 )
