@@ -235,6 +235,9 @@ class LaunchedSet(ProcessSet):
             if self._client is None:
                 assert self._controller is not None
                 self._client = self._controller.connect(deadline, self._check_start)
+            # Every result needs pandas, whose import takes a third of a second. The ranks start meanwhile.
+            import pandas  # noqa: F401
+
             engines = self._ordered(self._wait_for_engines(deadline), deadline)
             left_s = max(1.0, deadline - time.monotonic())
             infos = self._open_ranks(self._worker_configs(engines, positions, deadline), left_s)
