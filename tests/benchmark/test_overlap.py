@@ -131,7 +131,10 @@ def test_launches_are_the_unit_of_the_interval() -> None:
 
 
 def test_the_best_option_is_a_clear_one() -> None:
-    noisy, clear = record((1500, 60, 1540), TuningOption(max_ctas=8)), record((1500, 60, 1550), TuningOption(max_ctas=4))
+    noisy, clear = (
+        record((1500, 60, 1540), TuningOption(max_ctas=8)),
+        record((1500, 60, 1550), TuningOption(max_ctas=4)),
+    )
     noisy.trials[0][1].times_us[::3, 2] *= 1.2
     frame = overlap_frame([record((1500, 60, 1600)), noisy, clear])
     assert frame["both_us"].idxmin() == 1
