@@ -408,23 +408,26 @@ def _devices(devices: pd.DataFrame | None) -> Iterator[str]:
 
 def load_findings(frames: Frames) -> Iterator[tuple[bool, str]]:
     """Yield whether an axis is unusual, and a sentence, for each one with pairs, contention or interference."""
+    shared = str(frames.results.attrs.get("oversubscribed", ""))
     for rows in pair_parts(frames.results):
-        yield _pairs_sentence(rows, str(frames.results.attrs.get("oversubscribed", "")))
+        yield _pairs_sentence(rows, shared)
     for axis, rows in contention_parts(frames):
         claim = f"groups of {axis} slow each other down"
         denial = f"The groups of {axis} do not clearly slow each other down"
-        yield _answer(rows, "one group at a time", f"The {claim}", f"the {claim}", denial)
+        yield _answer(rows, "one group at a time", f"The {claim}", f"the {claim}", denial, shared)
     for axis, load, rows in interference_parts(frames):
         claim = f"{load} slows {axis} down"
-        yield _answer(rows, "in isolation", claim, claim, f"{load} does not clearly slow {axis} down")
+        yield _answer(rows, "in isolation", claim, claim, f"{load} does not clearly slow {axis} down", shared)
 
 
-def _answer(rows: pd.DataFrame, baseline: str, claim: str, question: str, denial: str) -> tuple[bool, str]:
+def _answer(rows: pd.DataFrame, baseline: str, claim: str, question: str, denial: str, shared: str) -> tuple[bool, str]:
     """Return a claim about the ratios of an axis, its denial, or that the question is open, with the evidence."""
     worst, may_be_chance = _worst(rows, baseline)
     if worst:
         unclear = f"It is unclear whether {question}"
-        return not may_be_chance, f"{unclear if may_be_chance else claim}: {worst}."
+        # Both took turns, so the ratio counts, but ranks that wait for a core slow each other down without any link.
+        cause = f" {shared}, which may be the reason." if shared else ""
+        return not may_be_chance, f"{unclear if may_be_chance else claim}: {worst}.{cause}"
     if rows["note"].notna().all():  # no row has an interval
         return False, f"It is unknown whether {question}: {rows['note'].iloc[0]}."
     return False, f"{denial}."

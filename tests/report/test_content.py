@@ -415,6 +415,9 @@ def test_contention_and_interference_have_a_sentence_and_a_table(loaded):
         "reduce_scatter on dp slows tp down: 4 of 4 results are clearly slower than in isolation. The largest slowdown "
         "is 3.00× (3.00 to 3.00): "
     )
+    results.attrs["oversubscribed"] = "4 ranks share 2 cores"
+    assert found(results, "unusual", samples)[0].endswith(". 4 ranks share 2 cores, which may be the reason.")
+    del results.attrs["oversubscribed"]
     assert findings[2:] == [
         "all_reduce on tp does not clearly slow dp down.",
         "all_gather on tp does not clearly slow dp down.",
