@@ -37,7 +37,7 @@ def pair_table(run: Any) -> pd.DataFrame:
         One row per pair, direction, size and launch, the slowest first: ``src_rank`` and ``dst_rank`` (messages in both
         directions, the collective ``send_recv``, are one row), ``time_us``, ``busbw_gbs``, ``share`` (of the median
         bandwidth of the same messages) and ``is_slow`` (True if the share is below 0.8 and the interval of the time
-        does not contain the median).
+        does not contain the median; missing if ranks share cores, which may explain any time).
 
     Raises
     ------
@@ -57,8 +57,11 @@ def pair_table(run: Any) -> pd.DataFrame:
     rows = results[_is_pair(results)]
     keys = rows.groupby([*_KEYS, *OPTIONS], dropna=False)
     share = rows["busbw_gbs"] / keys["busbw_gbs"].transform("median")
+    is_slow = (share < SLOW) & ~(rows["time_us_lo"] <= keys["time_us"].transform("median"))
+    if results.attrs.get("oversubscribed"):
+        is_slow = is_slow.astype("boolean").mask(is_slow.notna())
     frame = rows[[*_KEYS[1:], *shown_options(rows), "src_rank", "dst_rank", "time_us", "busbw_gbs"]].assign(
-        share=share, is_slow=(share < SLOW) & ~(rows["time_us_lo"] <= keys["time_us"].transform("median"))
+        share=share, is_slow=is_slow
     )
     frame.attrs = {}
     return frame.sort_values("share", kind="stable", ignore_index=True)

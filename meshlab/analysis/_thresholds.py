@@ -17,6 +17,7 @@ from meshlab.base._errors import BenchError, ParseError, did_you_mean
 from meshlab.base._files import TextSource, text_of
 from meshlab.base._outcome import Outcome, overall
 from meshlab.base._units import THIN, format_bandwidth, format_size, format_time_us, parse_size
+from meshlab.comm._catalog import WITHOUT_OUTPUT
 from meshlab.frames._labels import is_wrong, value_label
 from meshlab.frames._schema import is_plain, plain_value
 from meshlab.runs._store import as_results
@@ -455,6 +456,19 @@ def _checked(number: int, limit: Threshold, results: pd.DataFrame) -> Iterator[t
         yield number, *missing, None, np.nan, np.nan, "not measured", f"{_NAMES[limit.metric]} is unknown"
     for case, part in valued.groupby(_CASE, sort=False, dropna=False):
         yield number, *map(plain_value, case), *_outcome(limit, part)
+    if limit.metric == "n_wrong":
+        yield from _unchecked(number, rows[rows["_value"].isna() & ~rows["_bad"]], valued)
+
+
+def _unchecked(number: int, rows: pd.DataFrame, checked: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Yield a row for each case that was measured, but whose results were not checked although others were."""
+    # nccl-tests cannot check some collectives in place, but checks the same case out of place.
+    cases = {tuple(map(plain_value, case)) for case in checked[_CASE].itertuples(index=False)}
+    has_output = rows["status"].ne("skipped").fillna(value=True) & ~rows["collective"].isin(WITHOUT_OUTPUT)
+    for case in rows.loc[has_output, _CASE].drop_duplicates().itertuples(index=False) if cases else ():
+        values = tuple(map(plain_value, case))
+        if values not in cases:
+            yield number, *values, None, np.nan, np.nan, "not measured", f"{_case(case)} was not checked"
 
 
 def _outcome(limit: Threshold, rows: pd.DataFrame) -> tuple[str | None, float, float, LimitOutcome, str]:

@@ -31,6 +31,7 @@ from meshlab.benchmark.on_ranks._timing import (
     measure_function,
     measure_function_alone,
 )
+from meshlab.engines._engines import Engines
 from meshlab.engines._lease import Lease
 from meshlab.engines._memory import usable_bytes
 from meshlab.engines._rank_hosts import number_of_gpus, rank_rows
@@ -575,6 +576,13 @@ def describe_sharing(ranks: Sequence[RankInfo]) -> str:
         return f"{n} ranks share {cores} core{'s' * (cores != 1)}"
     gpus = number_of_gpus(ranks) if facts.on_gpus else n
     return f"{n} ranks share {gpus} GPU{'s' * (gpus != 1)}" if gpus < n else ""
+
+
+def sharing_of(engines: Engines) -> str:
+    """Return a note if the times of the ranks do not characterise the machine, or else an empty string."""
+    if BACKENDS[engines.backend].in_process:
+        return f"{engines.world_size} ranks are threads of one process"
+    return describe_sharing(engines.ranks)
 
 
 def machine_text(hosts: Iterable[Mapping[str, Any]]) -> str:

@@ -16,6 +16,7 @@ from meshlab.base._errors import BenchError, did_you_mean
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import THIN, format_size, format_time_us
 from meshlab.benchmark._bench import DEFAULT_COLLECTIVE, check_fit
+from meshlab.benchmark._executor import sharing_of
 from meshlab.benchmark._preparation import usable_memory, voting_ranks
 from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
 from meshlab.benchmark.on_ranks._overlap import PARTS, First, MatrixProduct, PairRounds, PairTrial, measure_pairs
@@ -23,6 +24,7 @@ from meshlab.benchmark.tuning._environments import new_ranks
 from meshlab.benchmark.tuning._options import TuningOption, check_options, options_for, settings_for
 from meshlab.comm._elements import find_dtype
 from meshlab.engines._lease import Lease, raise_first_error
+from meshlab.frames._labels import is_wrong
 from meshlab.frames._statistics import median_interval
 from meshlab.frames._trials import OPTION, option_label
 from meshlab.mesh._axes import as_integer
@@ -131,7 +133,7 @@ def overlap(
         finally:
             if engines.state == "busy":
                 lease.round(release_buffers).run()
-    table = overlap_frame(lab.records)
+    table = overlap_frame(lab.records, sharing_of(engines))
     table.attrs["where"] = engines.where_of(mesh, [lab.steps[0].axis])
     return table
 
@@ -334,8 +336,8 @@ def _as_option(part: Any, settings: Mapping[str, Mapping[str, str]]) -> TuningOp
 # -- result ------------------------------------------------------------------------------------------------------------
 
 
-def overlap_frame(records: Sequence[PairRecord]) -> pd.DataFrame:
-    """Return the frame of an overlap measurement."""
+def overlap_frame(records: Sequence[PairRecord], sharing: str = "") -> pd.DataFrame:
+    """Return the frame of an overlap measurement. `sharing` is the reason why its times are not those of a machine."""
     import pandas as pd
 
     defaults = {(record.step, record.product): record for record in records if record.option.is_default}
@@ -344,6 +346,8 @@ def overlap_frame(records: Sequence[PairRecord]) -> pd.DataFrame:
     table = table.astype(dict.fromkeys(("setting", "algorithm", "protocol", "cta_policy", "message"), "string"))
     table.attrs["verdicts"] = list(_verdicts(table))
     table.attrs["verdict"] = _summary(table)
+    if sharing:
+        table.attrs["verdict"] += f"; {sharing}, so the times do not characterise the machine"
     return table
 
 
@@ -409,7 +413,7 @@ def _gain(record: PairRecord, default: PairRecord | None) -> tuple[float, float,
 
 def _cases(table: pd.DataFrame) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of each call and product, without those that were not measured or are wrong."""
-    usable = table["status"].eq("ok") & ~table["n_wrong"].gt(0).fillna(value=False)
+    usable = table["status"].eq("ok") & ~is_wrong(table)
     for _, rows in table.groupby(["collective", "size_bytes", "m", "n", "k", "dtype"], sort=False):
         yield [{str(name): value for name, value in row.items()} for row in rows[usable[rows.index]].to_dict("records")]
 
@@ -420,16 +424,16 @@ def _verdicts(table: pd.DataFrame) -> Iterator[str]:
         default = next((row for row in rows if row["option"] == "default"), None)
         if default is None:
             continue
-        best = min(rows, key=lambda row: float(row["both_us"]))
+        best = _best(rows)
         product = " × ".join(str(default[name]) for name in "mnk")
         exposed = format_time_us(max(default["exposed_us"], 0.0))
         text = (
             f"{default['collective']} of {format_size(default['size_bytes'])} beside a product of {product} "
-            f"{default['dtype']} ({format_time_us(default['compute_us'])}): by default {exposed} of "
-            f"{format_time_us(default['communication_us'])} are exposed, and the product takes "
-            f"{default['compute_slowdown']:.2f} times as long until it ends"
+            f"{default['dtype']} ({format_time_us(default['compute_us'])}): by default the call exposes "
+            f"{exposed} (alone it takes {format_time_us(default['communication_us'])}), and the product takes "
+            f"{_slowdown_text(default)} until it ends"
         )
-        if best["gain_lo"] > 0:
+        if best is not None:
             interval = f"{100 * best['gain_lo']:.1f} to {100 * best['gain_hi']:.1f}{THIN}%"
             text += (
                 f"; {best['option']} exposes {format_time_us(max(best['exposed_us'], 0.0))}, so that both take "
@@ -444,20 +448,37 @@ def _verdicts(table: pd.DataFrame) -> Iterator[str]:
         yield text
 
 
+def _best(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the fastest pair of those that are clearly faster than the default, or None."""
+    return min((row for row in rows if row["gain_lo"] > 0), key=lambda row: float(row["both_us"]), default=None)
+
+
+def _slowdown_text(row: Mapping[str, Any]) -> str:
+    """Return how much longer the product takes beside a call, with the interval if there is one."""
+    low, high = row["compute_slowdown_lo"], row["compute_slowdown_hi"]
+    interval = f" ({low:.2f} to {high:.2f})" if np.isfinite([low, high]).all() else ""
+    return f"{row['compute_slowdown']:.2f} times as long{interval}"
+
+
 def _summary(table: pd.DataFrame) -> str:
     """Return one sentence about all calls."""
+    wrong = table[is_wrong(table)]
+    parts = []
+    if len(wrong):
+        names = ", ".join(dict.fromkeys(f"{row.collective} with {row.option}" for row in wrong.itertuples()))
+        parts.append(f"WRONG results of {names}")
     cases = [rows for rows in _cases(table) if rows]
     if not cases:
-        return f"nothing could be measured: {table['message'].iloc[0]}"
+        return "; ".join([*parts, f"nothing could be measured: {table['message'].iloc[0]}"])
+    compared = [rows for rows in cases if len(rows) > 1 and any(row["option"] == "default" for row in rows)]
+    if compared:
+        bests = [best for rows in compared if (best := _best(rows)) is not None]
+        at_most = f", at most by {100 * max(best['gain'] for best in bests):.1f}{THIN}%" if bests else ""
+        parts.append(
+            f"another option than the default makes the pair faster in {len(bests)} of {len(compared)} cases{at_most}"
+        )
     slowest = max((row for rows in cases for row in rows), key=lambda row: float(row["compute_slowdown"]))
-    text = (
-        f"the product takes up to {slowest['compute_slowdown']:.2f} times as long beside a collective "
-        f"({slowest['collective']}, {format_size(slowest['size_bytes'])}, {slowest['option']})"
-    )
-    if all(len(rows) == 1 for rows in cases):
-        return text
-    bests = [min(rows, key=lambda row: float(row["both_us"])) for rows in cases]
-    gains = [float(best["gain"]) for best in bests if best["gain_lo"] > 0]
-    at_most = f", at most by {100 * max(gains):.1f}{THIN}%" if gains else ""
-    faster = f"another option than the default makes the pair faster in {len(gains)} of {len(cases)} cases{at_most}"
-    return f"{faster}; {text}"
+    call = f"{slowest['collective']}, {format_size(slowest['size_bytes'])}, {slowest['option']}"
+    # The largest of several medians is the one that noise raised most, so its interval belongs to it.
+    parts.append(f"beside a collective the product takes up to {_slowdown_text(slowest)}: {call}")
+    return "; ".join(parts)

@@ -38,6 +38,9 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
 NATIVE = tuple(name for name, row in CATALOG.items() if not row.is_composed)
 """The collectives that every library has. `meshlab.comm._compositions` has the others."""
 
+WITHOUT_OUTPUT = tuple(name for name, row in CATALOG.items() if row.expected is None)
+"""The collectives that return nothing, so nothing of them can be wrong."""
+
 
 def find_collective(name: str) -> Collective:
     """Return the collective with a name. Raise a `CommunicatorError` that lists the names if it is unknown."""

@@ -274,7 +274,7 @@ def _entries(view: View, axis_loads: Loads | None) -> list[tuple[str, str]]:
     if view.word:
         size = f" of {view.groups.size:,}" if view.groups is not None else ""
         noun = "group" if view.groups is not None else "domain"
-        repeats = ", colours repeat" if view.n_groups > N_GROUPS else ""
+        repeats = f", colours repeat after {N_GROUPS}" if view.n_groups > N_GROUPS else ""
         entries.append(("groups", f"{view.word}: {view.n_groups:,} {noun}{'s' * (view.n_groups != 1)}{size}{repeats}"))
     if (view.group_of < 0).any():
         entries.append(("idle", "no rank"))

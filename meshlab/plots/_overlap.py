@@ -10,7 +10,7 @@ import numpy as np
 
 from meshlab.base._errors import BenchError
 from meshlab.base._units import THIN, format_size, format_time_us
-from meshlab.plots._style import PALETTE, PREVIOUS, axes_size, legend_above, set_title, wrap_words, write_beside
+from meshlab.plots._style import PALETTE, PREVIOUS, legend_above, room_right, set_title, wrap_words, write_beside
 from meshlab.plots._time_bars import GAP, TEXT, BarLine, check_frame, filled, fit_height, ink, lay_out, open_bars
 
 if TYPE_CHECKING:
@@ -99,9 +99,11 @@ def _rows(frame: pd.DataFrame) -> Iterator[_Row]:
         yield _Row(place, f"{label}, {'×'.join(shape)} {dtype}" if has_products else label)
         ranked = options.sort_values("both_us", kind="stable")
         drawn = ranked[(np.arange(len(ranked)) < _MOST_OPTIONS) | ranked["option"].eq("default")]
-        for number, values in enumerate(drawn.to_dict("records")):
+        has_best = False
+        for values in drawn.to_dict("records"):
             place += 1
-            is_best = number == 0 and values.get("gain_lo", 0) > 0
+            is_best = not has_best and values.get("gain_lo", 0) > 0
+            has_best = has_best or is_best
             yield _Row(place, str(values["option"]), {str(name): value for name, value in values.items()}, is_best)
         place += 1 + GAP / _ROW
 
@@ -111,8 +113,8 @@ def _text(row: _Row) -> str:
     if row.values is None:
         return ""
     text = format_time_us(row.values["exposed_us"])
-    gain = row.values.get("gain", 0.0)
-    if row.values["option"] == "default":
+    gain = row.values.get("gain", np.nan)
+    if row.values["option"] == "default" or not np.isfinite(gain):  # the default was not measured
         return text
     return f"{text}, both {abs(100 * gain):.1f}{THIN}% {'less' if gain >= 0 else 'more'}"
 
@@ -153,5 +155,5 @@ def _set_legend_and_title(ax: Axes, rows: list[_Row], frame: pd.DataFrame) -> fl
     is_one = len(frame[_CASE[2:]].drop_duplicates()) == 1
     parts = ["exposed beside a product", *([f"{shape} {first['dtype']}"] if is_one else [])]
     library = frame.attrs.get("where", "")
-    notes = wrap_words(str(frame.attrs.get("verdict", "")), axes_size(ax)[0] + 80, TEXT).split("\n")
+    notes = wrap_words(str(frame.attrs.get("verdict", "")), 0.98 * room_right(ax) - 8, TEXT).split("\n")
     return set_title(ax, [*parts, library] if library else parts, note=[note for note in notes if note], gap=height)

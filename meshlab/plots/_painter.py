@@ -552,9 +552,9 @@ class Painter:
         rank, group = int(self.view.rank_of[device]), int(self.view.group_of[device])
         first = self._names_of(device, rank)[self._form(width) :]
         if height >= 34 and width >= 44:
-            second = f"{self.view.word} {group:,}" if group >= 0 else "no rank"
+            second = [self.view.name_of(group), f"{group:,}"] if group >= 0 else ["no rank"]
             self.text(first, (x + 7, middle - 8), color, room=width - 12, bold=True, order=order)
-            self.text([second, f"{group:,}"], (x + 7, middle + 8), color, room=width - 12, order=order)
+            self.text(second, (x + 7, middle + 8), color, room=width - 12, order=order)
         else:
             point = x + width / 2, middle
             self.text(first[-1:], point, color, room=width - 2, align="center", bold=True, order=order)

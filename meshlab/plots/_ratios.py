@@ -29,6 +29,7 @@ from meshlab.plots._style import (
     room_right,
     set_height,
     set_title,
+    shortened,
     text_width,
     tick_size,
     wrap_words,
@@ -321,7 +322,7 @@ def _set_title(ax: Axes, comparison: Comparison, frame: pd.DataFrame, omitted: S
     height = legend_above(ax, handles, gap)
     room = 0.98 * (room_right(ax) - 8)
     verdict = ", ".join(counts)
-    title = [_fit(part, room) for part in parts]
+    title = [shortened(part, room, tick_size() * 1.1) for part in parts]
     return set_title(ax, title, verdict=f"{verdict[:1].upper()}{verdict[1:]}", note=notes, gap=height)
 
 
@@ -329,17 +330,6 @@ def _reason(rows: pd.DataFrame, verdict: str) -> str:
     """Return the note of all rows with a verdict in parentheses, if they have the same one."""
     notes = rows.loc[rows["verdict"] == verdict, "note"].fillna("").unique()
     return f" ({notes[0]})" if verdict == "UNCLEAR" and len(notes) == 1 and notes[0] else ""
-
-
-def _fit(text: str, width: float) -> str:
-    """Return the text, with an ellipsis in the middle if it is wider than `width` points."""
-    size = tick_size() * 1.1
-    if text_width(text, size) <= width:
-        return text
-    half = len(text) // 2
-    while half > 4 and text_width(f"{text[:half]}…{text[-half:]}", size) > width:
-        half -= 1
-    return f"{text[:half]}…{text[-half:]}"
 
 
 def _bounds(panels: Sequence[_Panel], effect: float) -> tuple[float, float]:

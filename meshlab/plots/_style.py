@@ -211,6 +211,16 @@ def _titles(figure: Figure) -> str:
     return ". ".join(title.replace("\n", ". ") for title in titles if title)
 
 
+def shortened(text: str, width: float, size: float) -> str:
+    """Return the text, with an ellipsis in the middle if it is wider than `width` points."""
+    if text_width(text, size) <= width:
+        return text
+    half = len(text) // 2
+    while half > 4 and text_width(f"{text[:half]}…{text[-half:]}", size) > width:
+        half -= 1
+    return f"{text[:half]}…{text[-half:]}"
+
+
 def wrap_parts(parts: Sequence[str], width: float, size: float) -> str:
     """Join parts with a middle dot, and break lines between them to stay within `width` points."""
     lines: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from meshlab.plots._style import (
     open_axes,
     reserve,
     set_height,
+    shortened,
     text_width,
     tick_size,
 )
@@ -26,6 +28,7 @@ TEXT = 9.0  # size of the texts at the ends of bars and of the notes
 GAP = 12.0  # between two groups of bars, in points
 _SIDE, _MARGINS = 576.0, Margins(57.0, 57.0, 57.0, 57.0)
 _BELOW = 40.0  # height of the labels below the axes, in points
+_MOST_LABEL = 0.45  # of the width of the figure; the bars need the rest
 _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
 
 
@@ -66,10 +69,13 @@ def lay_out(ax: Axes, lines: Sequence[BarLine], range_us: tuple[float, float], m
     low, high = range_us
     scale, unit = next(((scale, unit) for scale, unit in _UNITS if high >= scale), _UNITS[-1])
     weights = ["bold" if line.is_bold else "normal" for line in lines]
-    widths = [text_width(line.label, tick_size(), weight=weight) for line, weight in zip(lines, weights, strict=True)]
+    figure = ax.get_figure(root=True)
+    most = math.inf if figure is None else _MOST_LABEL * 72 * float(figure.get_size_inches()[0])
+    labels = [shortened(line.label, most, tick_size()) for line in lines]
+    widths = [text_width(label, tick_size(), weight=weight) for label, weight in zip(labels, weights, strict=True)]
     reserve(ax, left=max(widths) + 18, right=max(text_width(line.text, TEXT) for line in lines) + 16, below=_BELOW)
     ax.set_xlim(low / scale, high / scale * 1.02)
-    ax.set_yticks([line.place for line in lines], [line.label for line in lines])
+    ax.set_yticks([line.place for line in lines], labels)
     ax.set_ylim(lines[-1].place + 0.6, -0.6)
     for label, weight in zip(ax.get_yticklabels(), weights, strict=True):
         label.set_fontweight(weight)

@@ -20,6 +20,7 @@ from meshlab.plots._style import (
     open_axes,
     reserve,
     set_title,
+    shortened,
     text_colors,
     text_width,
 )
@@ -33,6 +34,7 @@ _POINTS = 9.0
 _CELL, _LEAST, _MOST = 52.0, 190.0, 440.0  # points per cell, and of the side of the matrix
 _BAR, _GAP = 56.0, 8.0  # points of the longest bar of a sum, and between the matrix and the bars
 _COLOR_BAR = 92.0
+_ABOVE, _LONGEST = 96.0, 140.0  # points of the title, and of the longest name of a host
 _MOST_CELLS = 256  # per side; those of more ranks are drawn together, with the largest number of each block
 _EVEN = 1.005  # up to which no rank decides
 _UNIT = 1 << 30  # bytes per rank of a pattern, which is drawn as shares
@@ -87,24 +89,38 @@ def traffic(
     whole = as_traffic(traffic)
     cells = _cells(whole, hosts)
     n = len(cells.names)
-    left = max(text_width(name, _POINTS) for name in (cells.names[0], cells.names[-1])) + 34
-    width, height, margins = _layout(n, left)
+    widest = max(text_width(name, _POINTS) for name in cells.names[:: max(1, n - 1) if cells.what == "rank" else 1])
+    width, height, margins = _layout(n, widest)
     ax = open_axes(ax, width, height, margins)
     reserve(ax, left=margins.left, right=margins.right, below=margins.below)
+    ax.set_anchor("NW")  # the cells are squares, and the title begins at their left edge
+    is_flat = _is_flat(widest, n, min(axes_size(ax)))
+    of_names = _POINTS if is_flat else widest
     title = [f"{whole.name} traffic", f"{whole.n_ranks} rank{'s' * (whole.n_ranks != 1)}"]
     title += [f"{n} hosts"] if cells.what == "host" else []
-    above = set_title(ax, title, verdict=_verdict(cells), note=_notes(cells), gap=3.4 * _POINTS)
+    above = set_title(ax, title, verdict=_verdict(cells), note=_notes(cells), gap=of_names + 2.4 * _POINTS)
     reserve(ax, above=above)
-    _draw_cells(ax, cells)
+    _draw_cells(ax, cells, widest, is_flat=is_flat)
     _draw_sums(ax, cells)
     return ax
 
 
-def _layout(n: int, left: float) -> tuple[float, float, Margins]:
-    """Return the width, the height and the margins of the figure of n rows, in points."""
+def _layout(n: int, widest: float) -> tuple[float, float, Margins]:
+    """Return the width, the height and the margins of the figure of n rows with names up to `widest`, in points."""
     side = float(np.clip(_CELL * n, _LEAST, _MOST))
-    margins = Margins(left, _BAR + _GAP + 26, _BAR + _GAP + _COLOR_BAR, 96.0)
+    above = _ABOVE + (0.0 if _is_flat(widest, n, side) else widest)
+    margins = Margins(widest + 34, _BAR + _GAP + 26, _BAR + _GAP + _COLOR_BAR, above)
     return margins.left + side + margins.right, margins.above + side + margins.below, margins
+
+
+def _tick_distance(n: int, side: float, room: float) -> int:
+    """Return the cells from one name to the next, a power of two, so that each name has `room` points."""
+    return 1 << (max(1, int(np.ceil(room * n / max(side, 1)))) - 1).bit_length()  # as the ranks of a host
+
+
+def _is_flat(widest: float, n: int, side: float) -> bool:
+    """Return whether the names of the columns are horizontal: they fit between the names of the rows."""
+    return widest + 4 < _tick_distance(n, side, 2.2 * _POINTS) * side / n
 
 
 def _cells(traffic: Traffic, hosts: Any) -> _Cells:
@@ -115,7 +131,7 @@ def _cells(traffic: Traffic, hosts: Any) -> _Cells:
     n = len(between.array)
     names = [str(number) for number in range(n)]
     if hosts is not None and as_integer(hosts) is None:
-        names = list(dict.fromkeys(str(host) for host in hosts))
+        names = _short_names([str(host) for host in dict.fromkeys(hosts)])
     mean = between.mean_bytes or 1.0
     return _Cells(
         between,
@@ -123,6 +139,13 @@ def _cells(traffic: Traffic, hosts: Any) -> _Cells:
         names,
         (lambda value: f"{format_number(100 * value / mean)} %") if is_shares else format_size,
     )
+
+
+def _short_names(names: Sequence[str]) -> list[str]:
+    """Return names of hosts without their domains if these do not distinguish them, and of limited width."""
+    bare = [name.partition(".")[0] for name in names]
+    is_enough = len(set(bare)) == len(names) and not any(name.isdecimal() for name in bare)  # unlike addresses
+    return [shortened(name, _LONGEST, _POINTS) for name in (bare if is_enough else names)]
 
 
 def _verdict(cells: _Cells) -> str:
@@ -147,7 +170,7 @@ def _notes(cells: _Cells) -> list[str]:
     return notes
 
 
-def _draw_cells(ax: Axes, cells: _Cells) -> None:
+def _draw_cells(ax: Axes, cells: _Cells, widest: float, *, is_flat: bool) -> None:
     from matplotlib.patches import Rectangle
 
     values, n = cells.traffic.array.astype(np.float64), len(cells.names)
@@ -167,11 +190,9 @@ def _draw_cells(ax: Axes, cells: _Cells) -> None:
         ax.add_patch(frame)
     if n <= _MOST_CELLS:
         _write(ax, values, image.cmap(image.norm(values)), cells.write)
-    distance = max(1, int(np.ceil(2.2 * _POINTS * n / max(min(axes_size(ax)), 1))))
-    distance = 1 << (distance - 1).bit_length()  # as the numbers of ranks of hosts
-    ticks = range(0, n, distance)
+    room = max(2.2 * _POINTS, widest + 4 if is_flat else 0.0)
+    ticks = range(0, n, _tick_distance(n, min(axes_size(ax)), room))
     labels = [cells.names[tick] for tick in ticks]
-    is_flat = max(text_width(label, _POINTS) for label in labels) < distance * min(axes_size(ax)) / n - 4
     ax.set_xticks(ticks, labels, rotation=0 if is_flat else 90)
     ax.set_yticks(ticks, labels)
     ax.tick_params(length=0, labelsize=_POINTS, top=True, bottom=False, labeltop=True, labelbottom=False)
@@ -244,7 +265,8 @@ def figure_of(between: Traffic) -> Figure:
     """Return the figure of a traffic between ranks, without registering it with pyplot."""
     from matplotlib.figure import Figure
 
-    width, height, margins = _layout(between.n_ranks or 1, 50.0)
+    n = between.n_ranks or 1
+    width, height, margins = _layout(n, text_width(str(n - 1), _POINTS))
     figure = Figure((width / 72, height / 72))
     traffic(between, ax=figure.add_axes(margins.box(width, height)))
     return figure

@@ -215,6 +215,8 @@ def _speed(evidence: ReportEvidence) -> list[Answer]:
     line_rows = rows[is_plain(rows)]
     lines = [line for line in lines_of(line_rows, "busbw_gbs") if len(line)]
     differences = _difference(lines, is_one_launch=len(rows[["run_id", "launch"]].drop_duplicates()) < 2)
+    if differences and (shared := evidence.results.attrs.get("oversubscribed")):
+        differences = [f"The axes are not compared, because {shared}."]  # which they did not do in turns
     if not lines:
         line_rows = rows
         lines = [line for line in lines_of(rows, "busbw_gbs") if len(line)]
@@ -406,23 +408,26 @@ def _devices(devices: pd.DataFrame | None) -> Iterator[str]:
 
 def load_findings(frames: Frames) -> Iterator[tuple[bool, str]]:
     """Yield whether an axis is unusual, and a sentence, for each one with pairs, contention or interference."""
+    shared = str(frames.results.attrs.get("oversubscribed", ""))
     for rows in pair_parts(frames.results):
-        yield _pairs_sentence(rows)
+        yield _pairs_sentence(rows, shared)
     for axis, rows in contention_parts(frames):
         claim = f"groups of {axis} slow each other down"
         denial = f"The groups of {axis} do not clearly slow each other down"
-        yield _answer(rows, "one group at a time", f"The {claim}", f"the {claim}", denial)
+        yield _answer(rows, "one group at a time", f"The {claim}", f"the {claim}", denial, shared)
     for axis, load, rows in interference_parts(frames):
         claim = f"{load} slows {axis} down"
-        yield _answer(rows, "in isolation", claim, claim, f"{load} does not clearly slow {axis} down")
+        yield _answer(rows, "in isolation", claim, claim, f"{load} does not clearly slow {axis} down", shared)
 
 
-def _answer(rows: pd.DataFrame, baseline: str, claim: str, question: str, denial: str) -> tuple[bool, str]:
+def _answer(rows: pd.DataFrame, baseline: str, claim: str, question: str, denial: str, shared: str) -> tuple[bool, str]:
     """Return a claim about the ratios of an axis, its denial, or that the question is open, with the evidence."""
     worst, may_be_chance = _worst(rows, baseline)
     if worst:
         unclear = f"It is unclear whether {question}"
-        return not may_be_chance, f"{unclear if may_be_chance else claim}: {worst}."
+        # Both took turns, so the ratio counts, but ranks that wait for a core slow each other down without any link.
+        cause = f" {shared}, which may be the reason." if shared else ""
+        return not may_be_chance, f"{unclear if may_be_chance else claim}: {worst}.{cause}"
     if rows["note"].notna().all():  # no row has an interval
         return False, f"It is unknown whether {question}: {rows['note'].iloc[0]}."
     return False, f"{denial}."
@@ -453,7 +458,7 @@ def interference_parts(frames: Frames) -> Iterator[tuple[str, str, pd.DataFrame]
         yield str(axis), str(other) if is_missing(collective) else f"{collective} on {other}", rows
 
 
-def _pairs_sentence(rows: pd.DataFrame) -> tuple[bool, str]:
+def _pairs_sentence(rows: pd.DataFrame, shared: str) -> tuple[bool, str]:
     size = rows["size_bytes"].max()
     largest = rows[rows["size_bytes"] == size]
     low, high = largest["busbw_gbs"].min(), largest["busbw_gbs"].max()
@@ -461,6 +466,8 @@ def _pairs_sentence(rows: pd.DataFrame) -> tuple[bool, str]:
     text = f"{first['collective']} at {format_size(size)}, {axis_label(first['axis'], 'pairs')}: "
     text += f"{format_range(format_bandwidth(low), format_bandwidth(high))} busbw"
     slow = largest[largest["is_slow"].fillna(value=False)]
+    if shared:
+        return False, f"{text}. No pair is judged, because {shared}."
     if len(largest) == 1:
         return False, f"{text}. There is no other pair to compare it with."
     if not len(slow):

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._outcome import Outcome
-from meshlab.comm._catalog import CATALOG
+from meshlab.comm._catalog import WITHOUT_OUTPUT
 from meshlab.frames._labels import is_wrong
 from meshlab.report._words import MOST_NAMED, UNFINISHED, count, is_missing, named_results, was
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Mask = npt.NDArray[np.bool_]
-
-_WITHOUT_OUTPUT = [name for name, row in CATALOG.items() if row.expected is None]
 
 # What one check covers. nccl-tests cannot check some collectives in place, but does so out of place.
 _CALL = ("run_id", "source", "collective", "op", "dtype", "axis", "size_bytes")
@@ -29,7 +27,7 @@ def judge_results(results: pd.DataFrame) -> tuple[Outcome, str]:
         return "not decided", "Nothing was measured."
     status = results["status"].astype(object)
     # A barrier returns nothing that could be wrong.
-    has_output = ~results["collective"].isin(_WITHOUT_OUTPUT).to_numpy()
+    has_output = ~results["collective"].isin(WITHOUT_OUTPUT).to_numpy()
     failed, skipped = status.isin(UNFINISHED).to_numpy(), status.eq("skipped").to_numpy()
     has_ended = ~(failed | skipped)
     time_us = results["time_us"].to_numpy(dtype=float)

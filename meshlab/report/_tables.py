@@ -332,7 +332,7 @@ def _pair_table(rows: pd.DataFrame) -> ReportTable:
     varying = [name for name in ("launch",) if rows[name].nunique() > 1]
     cells = []
     row: Any
-    for row in rows.head(MOST_ROWS).itertuples():
+    for row in rows.head(MOST_ROWS).assign(is_slow=rows["is_slow"].fillna(value=False)).itertuples():
         texts = [
             pair_label_of(row),
             format_size(row.size_bytes),

@@ -14,6 +14,7 @@ from meshlab.base._documents import read_own_json
 from meshlab.base._errors import ParseError
 from meshlab.base._files import is_folder, read_file
 from meshlab.frames._files import check_parquet_size
+from meshlab.frames._labels import is_wrong
 from meshlab.runs._store import load
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def list_runs(folder: str | Path) -> pd.DataFrame:
     pandas.DataFrame
         One row per run, the latest first: ``folder``, ``run_id``, ``state``, ``started_at`` (UTC), ``where``, ``mesh``,
         ``collectives``, ``n_done`` (finished steps, over all launches), ``best_gbs``, the largest bus bandwidth in
-        GB/s, NaN without one, and the ``name`` and ``notes`` of the run. At most 500 runs. Other folders are ignored.
+        GB/s of results that are not wrong, NaN without one, and the ``name`` and ``notes`` of the run. At most 500
+        runs. Other folders are ignored.
 
     Raises
     ------
@@ -86,7 +88,6 @@ _COLUMNS = (
 
 def summarise_run(run: RunData) -> dict[str, Any]:
     """Return the row of `list_runs` for a run in memory, without a folder."""
-    best = run.results["busbw_gbs"].to_numpy(dtype=np.float64)
     return {
         "folder": "",
         "run_id": run.run_id,
@@ -96,7 +97,7 @@ def summarise_run(run: RunData) -> dict[str, Any]:
         "mesh": str(run.mesh),
         "collectives": ", ".join(run.plan.collective),
         "n_done": run.progress.done,
-        "best_gbs": float(np.nanmax(best)) if np.isfinite(best).any() else float("nan"),
+        "best_gbs": _largest(run.results),
         "name": run.name,
         "notes": run.notes,
     }
@@ -122,8 +123,14 @@ def _row(path: Path, document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _largest(results: pd.DataFrame) -> float:
+    """Return the largest bus bandwidth of results that are not wrong, NaN without one."""
+    best = results.loc[~is_wrong(results), "busbw_gbs"].to_numpy(dtype=np.float64, na_value=np.nan)
+    return float(np.nanmax(best)) if np.isfinite(best).any() else float("nan")
+
+
 def _best_gbs(path: Path) -> float:
-    """Return the largest bus bandwidth from the one column that has it."""
+    """Return the largest bus bandwidth from the columns that determine it."""
     import pandas as pd
 
     for name, read in (("results.parquet", pd.read_parquet), ("results.csv", pd.read_csv)):
@@ -132,7 +139,6 @@ def _best_gbs(path: Path) -> float:
             is_parquet = name.endswith("parquet")
             if is_parquet:
                 check_parquet_size(data, path / name)
-            options: dict[str, Any] = {"columns" if is_parquet else "usecols": ["busbw_gbs"]}
-            best = read(BytesIO(data), **options)["busbw_gbs"].to_numpy(dtype=np.float64, na_value=np.nan)
-            return float(np.nanmax(best)) if np.isfinite(best).any() else float("nan")
+            options: dict[str, Any] = {"columns" if is_parquet else "usecols": ["busbw_gbs", "n_wrong", "status"]}
+            return _largest(read(BytesIO(data), **options))
     return float("nan")

@@ -526,3 +526,11 @@ def test_axes_that_exchanged_their_backends_are_not_compared(make_results) -> No
     with pytest.raises(BenchError, match="source of"):
         compare(before, after)
     assert len(compare(before, before.copy()).frame())
+
+
+def test_a_slowdown_beyond_a_small_effect_decides() -> None:
+    rows = {"collective": "all_reduce", "size_bytes": 1024, "launch": [0, 1, 2], "time_us": [10.0, 10.01, 9.99]}
+    before = pd.DataFrame(rows)
+    comparison = ml.compare(before, before.assign(time_us=1.03 * before["time_us"]), effect=0.02)
+    assert comparison.counts["SLOWER"] == 1
+    assert comparison.outcome == "failed"

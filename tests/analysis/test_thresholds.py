@@ -136,6 +136,19 @@ def test_wrong_and_unfinished_results_miss_every_threshold_but_that_of_wrong_ele
     assert check(results, {"metric": "n_wrong", "at_most": 3}).is_passed
 
 
+def test_a_limit_of_wrong_elements_is_not_met_by_results_that_were_not_checked(results):
+    limit = {"metric": "n_wrong", "at_most": 0}
+    unchecked = results.astype({"n_wrong": "Int64"}).assign(n_wrong=0)
+    unchecked.loc[unchecked["size_bytes"] == 1 << 30, "n_wrong"] = pd.NA
+    found = check(unchecked, limit)
+    assert found.outcomes == ("not measured",)
+    assert not found.is_passed
+    assert "all_reduce on tp at 1 GiB was not checked" in str(found).replace(THIN, " ")
+    assert check(pd.concat([unchecked, results.assign(n_wrong=0, in_place=True)]), limit).is_passed
+    barrier = results[:1].assign(collective="barrier", n_wrong=None, size_bytes=None)
+    assert check(pd.concat([results.assign(n_wrong=0), barrier]), limit).is_passed
+
+
 def test_the_share_of_the_bound_can_be_limited():
     bounded = ml.prediction.with_bounds(ml.example(), "dgx-h200", mesh="tp=2")
     limit = {"metric": "of_bound", "collective": "broadcast", "min_size": 1 << 28}

@@ -111,7 +111,8 @@ def test_the_gain_is_that_of_the_pair_with_its_interval() -> None:
     assert (frame["gain_lo"] <= frame["gain"]).all()
     assert frame.loc[1, "gain_lo"] > 0.08
     (sentence,) = frame.attrs["verdicts"]
-    assert "by default 190\u2009µs of 60.0\u2009µs are exposed" in sentence
+    assert "by default the call exposes 190\u2009µs (alone it takes 60.0\u2009µs)" in sentence
+    assert "the product takes 1.10 times as long (1.10 to 1.10) until it ends" in sentence
     assert "symmetric window exposes 50.0\u2009µs, so that both take 8.3\u2009% less time" in sentence
     assert sentence.endswith("symmetric window, CTA policy zero is the fastest alone, and exposes 200\u2009µs")
     assert frame.attrs["verdict"].startswith("another option than the default makes the pair faster in 1 of 1 cases")
@@ -127,3 +128,29 @@ def test_launches_are_the_unit_of_the_interval() -> None:
     frame = overlap_frame([record((1500, 60, 1600), n_launches=3), record((1500, 60, 1500), option, n_launches=3)])
     assert frame["n_rounds"].tolist() == [30, 30]
     assert 0.05 < frame.loc[1, "gain_lo"] < frame.loc[1, "gain"] < frame.loc[1, "gain_hi"] < 0.07
+
+
+def test_the_best_option_is_a_clear_one() -> None:
+    noisy, clear = (
+        record((1500, 60, 1540), TuningOption(max_ctas=8)),
+        record((1500, 60, 1550), TuningOption(max_ctas=4)),
+    )
+    noisy.trials[0][1].times_us[::3, 2] *= 1.2
+    frame = overlap_frame([record((1500, 60, 1600)), noisy, clear])
+    assert frame["both_us"].idxmin() == 1
+    assert "≤ 4 CTAs exposes" in frame.attrs["verdicts"][0]
+    assert frame.attrs["verdict"].startswith("another option than the default makes the pair faster in 1 of 1 cases")
+
+
+def test_the_verdict_names_wrong_results_first() -> None:
+    wrong = PairRecord(STEP, PRODUCT, TuningOption(), [[PairTrial("wrong", "its result is wrong", 3)]])
+    frame = overlap_frame([wrong, record((1500, 60, 1600), TuningOption(max_ctas=8))])
+    assert frame.attrs["verdict"].startswith("WRONG results of all_reduce with default; beside a collective")
+    assert "faster" not in frame.attrs["verdict"]  # without the default there is nothing to compare with
+    assert overlap_frame([wrong]).attrs["verdict"].endswith("nothing could be measured: its result is wrong")
+
+
+def test_the_verdict_names_ranks_that_share_cores(thread_engines: ml.Engines) -> None:
+    frame = ml.benchmark.overlap(thread_engines, MESH, **SMALL)
+    reason = "4 ranks are threads of one process, so the times do not characterise the machine"
+    assert frame.attrs["verdict"].endswith(reason)

@@ -154,7 +154,7 @@ def test_the_picture_shows_the_machine_and_not_only_boxes() -> None:
     written = texts_of(ax)
     assert "node0 · NVLink domain" in written
     assert "GPU 5 · rank 5" in written
-    assert written.count("tp 1") == 4
+    assert written.count("tp_1") == 4
     assert written.count("NIC") == 8
     assert f"NVSwitch · 371{THIN}GB/s per GPU" in written
     ax = ml.plot.topology("dp=4, tp=8", preset("dgx-h100", nodes=4), axis="dp")
@@ -322,7 +322,7 @@ def test_topology_accepts_several_axes_groups_and_levels() -> None:
         assert title(ml.plot.topology(mesh, axis=axis)).startswith("dp-tp (2 groups of 32) · ")
     assert title(ml.plot.topology(mesh, cluster, axis="pp_3")).splitlines()[-1].startswith("pp_3 (1 group of 2) · ")
     assert title(ml.plot.topology(mesh, cluster, axis="host")).startswith("host (8 groups) · ")
-    assert "host: 8 domains, colours repeat" in texts_of(cluster.plot("host"))
+    assert "host: 8 domains, colours repeat after 6" in texts_of(cluster.plot("host"))
 
 
 def test_placement_plot_uses_its_devices() -> None:
@@ -408,6 +408,19 @@ def hosts() -> list[pytest.param]:
 def test_text_of_a_host_and_its_link_matrix_does_not_overlap(cluster: Cluster) -> None:
     for ax in (ml.plot.host(cluster), ml.plot.links(cluster)):
         assert overlaps(ax) == []
+
+
+@pytest.mark.parametrize(("width", "nodes"), [(3, 4), (4, 2), (7, 4)])
+def test_cells_have_the_name_of_the_group_or_nothing(width: float, nodes: int) -> None:
+    ax = Figure((width, 9)).add_axes((0, 0, 1, 0.8))
+    ml.plot.topology("dp=3, tp=4", preset("dgx-h100", nodes=nodes), axis="dp", ax=ax)
+    assert not {"-1", "dp 0"} & set(texts(ax))
+
+
+def test_the_name_of_a_group_is_not_that_of_a_coordinate() -> None:
+    words = texts(ml.plot.topology("pp=2, dp=2", axis="dp", ax=Figure((8, 6)).add_axes((0, 0, 1, 0.8))))
+    assert words.count("dp_0") == words.count("dp_1") == 2
+    assert "pp 0" in words
 
 
 def texts(ax: Axes) -> list[str]:

@@ -49,6 +49,23 @@ def test_few_rounds_have_no_interval() -> None:
     assert ax.get_xlim()[1] >= longest / 1e3  # in ms
 
 
+def test_an_option_without_a_measured_default_has_no_gain() -> None:
+    rows = frame().assign(gain=float("nan"), gain_lo=float("nan"))
+    ax = ml.plot.overlap(rows[rows["option"] != "default"], ax=Figure((7, 5)).add_subplot())
+    values = [text.get_text() for text in ax.findobj(Text) if text.get_gid() == "value"]
+    assert values
+    assert not any("both" in text for text in values)
+
+
+def test_a_long_verdict_stays_in_the_figure_of_the_caller() -> None:
+    figure = Figure((6, 5))
+    FigureCanvasAgg(figure)
+    rows = frame()
+    rows.attrs["verdict"] = "the product takes 1.25 times as long " * 6
+    ax = ml.plot.overlap(rows, ax=figure.add_axes((0.4, 0.1, 0.55, 0.6)))
+    assert ax.get_tightbbox().x1 <= figure.bbox.x1  # type: ignore[union-attr]
+
+
 def test_of_many_options_the_fastest_and_the_default_are_drawn() -> None:
     ax = ml.plot.overlap(frame(30, (1 << 24,)), ax=Figure((7, 5)).add_subplot())
     labels = [label.get_text() for label in ax.get_yticklabels()]

@@ -122,3 +122,10 @@ def test_a_frame_of_something_else_is_rejected() -> None:
         ml.plot.rehearsal(frame_of("tp=8").drop(columns=["hidden_us", "alone_us"]))
     with pytest.raises(BenchError, match="the frame is empty"):
         ml.plot.rehearsal(frame_of("tp=8").iloc[:0])
+
+
+def test_long_names_leave_room_for_the_bars() -> None:
+    names = [f"pp=2, dp_shard=4, tp=2, cp=2, the layout with the number {number}" for number in range(2)]
+    ax = ml.plot.rehearsal(frame_of(*names), ax=Figure((5, 5)).add_subplot())
+    assert ax.get_position().width > 0.25
+    assert ax.get_yticklabels()[3].get_text().endswith("number 1")

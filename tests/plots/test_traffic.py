@@ -75,3 +75,23 @@ def test_a_thousand_ranks_take_less_than_half_a_second() -> None:
         assert traffic._repr_html_()
         times.append(time.process_time() - start)
     assert min(times) < 0.5
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_long_names_of_hosts_stay_in_the_figure(new: bool) -> None:
+    hosts = ["n0", *(f"gpu-{'x' * 30 * (number % 2)}{number}.cluster.example" for number in range(1, 7)), "n7"]
+    ax = None if new else Figure((9, 7)).add_subplot()
+    ax = ml.plot.traffic(ml.Traffic.zipf(1.2).of(16, "64M"), hosts=[host for host in hosts for _ in range(2)], ax=ax)
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()
+    labels = [*ax.get_xticklabels(), *ax.get_yticklabels(), ax.title, ax._left_title]  # type: ignore[attr-defined]
+    labels += [text for text in ax.texts if text.get_gid() == "note"]
+    boxes = {text: text.get_window_extent() for text in labels if text.get_text()}
+    for text, box in boxes.items():
+        assert figure.bbox.x0 <= box.x0, text
+        assert box.x1 <= figure.bbox.x1, text
+        assert box.y1 <= figure.bbox.y1, text
+    notes = [box for text, box in boxes.items() if text.get_gid() == "note"]
+    assert all(not box.overlaps(note) for text, box in boxes.items() for note in notes if text.get_gid() != "note")
+    assert [label.get_text() for label in ax.get_yticklabels()][:3:2] == ["n0", "gpu-2"]

@@ -382,6 +382,23 @@ def test_the_verdict_names_slow_pairs(pairs):
     assert both.rows[0][-1].is_bad
 
 
+def test_ranks_that_share_cores_get_no_verdict_on_pairs_and_axes(pairs, make_results):
+    results = pairs.results.assign(busbw_gbs=40.0, time_us=10.0, time_us_lo=9.9)
+    slow = results.query("collective == 'send_recv' and src_rank == 1 and dst_rank == 3").index
+    results.loc[slow, ["busbw_gbs", "time_us", "time_us_lo"]] = [10.0, 40.0, 39.0]
+    results.attrs["oversubscribed"] = "4 ranks share 2 cores"
+    unusual = " ".join(found(results, "unusual"))
+    assert "SLOW" not in unusual
+    assert "No pair is judged, because 4 ranks share 2 cores." in unusual
+    assert not any(cell.is_bad for table in load_tables(results) for row in table.rows for cell in row)
+    assert ml.analysis.pair_table(results)["is_slow"].isna().all()
+    axes = make_results(collectives=["all_reduce"], exponents=[20])
+    axes["busbw_gbs"] = axes["axis"].map({"tp": 1.0, "dp": 2.0}).astype(float)
+    axes = axes.assign(time_us=1000.0, time_us_lo=990.0, time_us_hi=1010.0)
+    axes.attrs["oversubscribed"] = "4 ranks share 2 cores"
+    assert speed(axes)[-1] == "The axes are not compared, because 4 ranks share 2 cores."
+
+
 def test_contention_and_interference_have_a_sentence_and_a_table(loaded):
     results = with_times(
         loaded.results, tp_together=20, tp_alone=10, tp_concurrent=60, dp_together=10, dp_concurrent=10
@@ -398,6 +415,9 @@ def test_contention_and_interference_have_a_sentence_and_a_table(loaded):
         "reduce_scatter on dp slows tp down: 4 of 4 results are clearly slower than in isolation. The largest slowdown "
         "is 3.00× (3.00 to 3.00): "
     )
+    results.attrs["oversubscribed"] = "4 ranks share 2 cores"
+    assert found(results, "unusual", samples)[0].endswith(". 4 ranks share 2 cores, which may be the reason.")
+    del results.attrs["oversubscribed"]
     assert findings[2:] == [
         "all_reduce on tp does not clearly slow dp down.",
         "all_gather on tp does not clearly slow dp down.",

@@ -355,3 +355,16 @@ def test_many_samples_without_their_file_raise_a_readable_error(many_samples: Ru
     message = r"samples.parquet: the file is missing, and the run was saved without samples.csv; copy the folder again"
     with pytest.raises(ParseError, match=message):
         load(folder)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_a_wrong_result_is_not_the_best_one_of_a_list(tmp_path: Path, suffix: str) -> None:
+    run = load(OLD)
+    results = run.results.assign(busbw_gbs=1.0, n_wrong=0, status="ok")
+    results.loc[results.index[0], ["busbw_gbs", "n_wrong", "status"]] = [9.0, 5, "wrong"]
+    edited = RunData(run.plan, run.mesh, run_id="a", source="mpi", where="", state="done", results=results)
+    edited.save(tmp_path / "run")
+    for path in (tmp_path / "run").glob("results.*"):
+        if path.suffix != f".{suffix}":
+            path.unlink()
+    assert ml.frames.list_runs(tmp_path)["best_gbs"].tolist() == [1.0]

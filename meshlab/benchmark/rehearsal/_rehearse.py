@@ -15,6 +15,7 @@ from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, did_you_mean
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
+from meshlab.benchmark._executor import sharing_of
 from meshlab.benchmark._overlap import can_overlap
 from meshlab.benchmark._progress import progress_bar
 from meshlab.benchmark.on_ranks._environment import describe_rank
@@ -36,7 +37,6 @@ from meshlab.benchmark.rehearsal._session import (
     dtypes_of,
     power_of_two,
     shared_bytes,
-    sharing_of,
     step_of,
     tuned_step,
 )

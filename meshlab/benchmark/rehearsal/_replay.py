@@ -17,6 +17,7 @@ from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.benchmark._bench import check_options
+from meshlab.benchmark._executor import sharing_of
 from meshlab.benchmark._overlap import can_overlap
 from meshlab.benchmark._progress import progress_bar
 from meshlab.benchmark.on_ranks._training_step import RecordedStep, StepOptions, StepTimes, count_wrong, measure_steps
@@ -28,7 +29,6 @@ from meshlab.benchmark.rehearsal._session import (
     dtypes_of,
     is_reduced_in_place,
     shared_bytes,
-    sharing_of,
     step_of,
     tuned_step,
 )

@@ -467,8 +467,9 @@ class Replay:
                 f"{format_time_us(row[name])} instead of {format_time_us(default[name])} "
                 f"({abs(change):.0f} % {'more' if change > 0 else 'less'})"
             )
-            exposed = self._exposed_gain(str(row["side"]))
-            if not has_gaps and math.isfinite(exposed) and row["gain_us"] > 0:
+            # Transfers of several axes may run at the same time, so their sum can exceed what the option saves.
+            exposed = min(self._exposed_gain(str(row["side"])), row["gain_us"])
+            if not has_gaps and exposed > 0 and not self.why_incomparable:  # False if it is not a number
                 text += f", of which {format_time_us(exposed)} are exposed in the trace"
             verdict = f": {row['verdict']}" if row["verdict"] else ""
             yield f"{text}{verdict}."

@@ -9,9 +9,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from meshlab.base._backends import BACKENDS, GPU_BACKENDS
+from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._errors import BenchError, EngineError
-from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
 from meshlab.benchmark._progress import move_bar
 from meshlab.benchmark.on_ranks._training_step import RankProbe, probe_rank, release_memory
@@ -106,13 +105,6 @@ class StepSession:
         replies = lease.round(probe_rank).run()
         raise_first_error(replies, f"preparing a {self.title}", lease.engines.ranks)
         return [reply.value for reply in replies]
-
-
-def sharing_of(engines: Engines) -> str:
-    """Return a note if the times of the ranks do not characterise the machine, or else an empty string."""
-    if BACKENDS[engines.backend].in_process:
-        return f"{engines.world_size} ranks are threads of one process"
-    return describe_sharing(engines.ranks)
 
 
 def check_collective(engines: Engines, can: Capabilities, collective: str, axis: str, source: str) -> None:

@@ -37,6 +37,11 @@ class View:
     cluster: Cluster | None = None
     notes: tuple[str, ...] = ()  # parts of the arguments that are not shown, and why
 
+    def name_of(self, group: int) -> str:
+        """Return the name of a group, such as ``dp_3``, or of a domain, such as ``leaf 3``."""
+        # A rank has the coordinate "dp 3", but its group dp_3 is one along dp: the two numbers differ.
+        return f"{self.word} {group:,}" if self.groups is None else self.groups[group].name
+
 
 def make_view(
     mesh: MeshLike | Placement | ClusterLike | None,

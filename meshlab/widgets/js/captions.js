@@ -58,7 +58,7 @@ export function fillLegend(parent, p) {
       ),
     );
   } else if (view.axis && view.n_groups) {
-    const repeats = view.n_groups > GROUPS ? ", colours repeat" : "";
+    const repeats = view.n_groups > GROUPS ? `, colours repeat after ${GROUPS}` : "";
     const size = view.is_mesh ? ` of ${count(view.group_size)}` : "";
     const text = `${view.axis}: ${plural(view.n_groups, view.is_mesh ? "group" : "domain")}${size}${repeats}`;
     const colors = Array.from({ length: Math.min(view.n_groups, GROUPS) }, (_, k) => `background:var(--ml-g${k})`);

@@ -2,7 +2,7 @@
 // view, loads, colours, the shift of the layout in the window, and the size of the window.
 
 import { GROUPS, VIRIDIS, heatOf, inkOn, mixed, rgbOf } from "./colors.js";
-import { entry, hostsOfUnit, nameOfDevice, railShares, unitLoad } from "./data.js";
+import { entry, groupName, hostsOfUnit, nameOfDevice, railShares, unitLoad } from "./data.js";
 import { clamp } from "./layout.js";
 import { failedBox } from "./pick.js";
 import { count, rangeOf, rateText, sizeText, threeDigits } from "./text.js";
@@ -671,7 +671,7 @@ function formOfNames(p, w) {
     key,
     hasDevice: view.is_placed && has(`${name} · ${rank}`, true),
     hasWord: has(rank, true),
-    hasGroup: has(`${view.axis} ${count(Math.max(view.n_groups - 1, 0))}`, false),
+    hasGroup: has(groupName(view, Math.max(view.n_groups - 1, 0)), false),
   };
   return drawn.form;
 }
@@ -691,7 +691,7 @@ export function nameDevice(p, d, [x, y, w, h], color) {
   const long = rank < 0 ? name : form.hasDevice && isRoomy ? `${name} · rank ${number}` : `rank ${number}`;
   const first = form.hasWord ? [long, number] : [number];
   if (isRoomy) {
-    const second = isMeasured ? threeDigits(value) : g >= 0 ? `${view.axis} ${count(g)}` : "no rank";
+    const second = isMeasured ? threeDigits(value) : g >= 0 ? groupName(view, g) : "no rank";
     write(p, first, x + 7, y + h / 2 - 8, color, { room: w - 12, bold: true });
     write(p, [second], x + 7, y + h / 2 + 8, color, { room: w - 12 });
   } else {

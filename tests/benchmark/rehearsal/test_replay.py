@@ -352,6 +352,11 @@ def test_an_option_shows_what_the_step_would_gain() -> None:
     text = replayed.explain().replace("\u2009", " ")
     assert "With symmetric buffers, the calls take 800 µs instead of 1.00 ms (20 % less), of which 200 µs" in text
     assert replayed_of(trace, 1.0, 0.8, sharing="2 ranks share 1 core").options()["verdict"].tolist() == ["", ""]
+    assert "exposed in the trace" not in replayed_of(trace, 1.0, 0.8, size_scale=1 / 1024).explain()
+    # The calls of two axes ran at the same time: their transfers are twice as long as what the step takes.
+    sides = [replace(side, durations=side.durations / 2) for side in replayed_of(trace, 1.0, 0.8).sides]
+    parallel = replace(replayed_of(trace, 1.0, 0.8), sides=tuple(sides)).explain().replace("\u2009", " ")
+    assert "the calls take 400 µs instead of 500 µs (20 % less), of which 100 µs" in parallel
 
 
 @pytest.mark.parametrize(
