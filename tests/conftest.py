@@ -6,6 +6,7 @@ import gc
 import queue
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
@@ -202,6 +203,9 @@ class FrozenClock:
         # A round reads the clock again 0.2 s later, in which responses are taken.
         self._n_reached = self._n_reached + 1 if is_reached else 0
         return 1e9 * (self._n_reached > 2)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # the ranks are not frozen
 
 
 @pytest.fixture

@@ -78,7 +78,8 @@ def bench(
         part, and ``n_wrong`` counts the elements that differ. Floating-point numbers may differ by as much as the order
         of additions changes. Without it, the results of a function are not checked, so they do not pass.
     deadline_s : float, optional
-        Time limit of a step, in seconds, after which its ranks are considered stuck. By default that of the engines.
+        Time limit of a step beyond the `max_s` of its sampling, in seconds, after which its ranks are considered stuck.
+        By default that of the engines.
     resume : RunData or path, optional
         A cancelled or failed run, or the folder of a saved one, to continue. The new run has its plan, unless a `Plan`
         is passed, and takes over its rows. Only steps that were not measured before are measured.

@@ -300,7 +300,10 @@ class Executor:
     def _rounds(self, lease: Lease, step: Step, block: int, n: int) -> Iterator[Round]:
         """Yield the rounds that measure one of `n` blocks of a step, each when the one before it has run."""
         data, plan = self.data, self.data.plan
-        new_round = partial(lease.round, mesh=data.mesh, axis=step.axis, deadline_s=self.deadline_s)
+        # Ranks that sample for as long as the plan says are not stuck.
+        stuck_s = lease.engines.deadline_s if self.deadline_s is None else self.deadline_s
+        deadline_s = stuck_s + plan.sampling.max_s
+        new_round = partial(lease.round, mesh=data.mesh, axis=step.axis, deadline_s=deadline_s)
         arguments: tuple[Any, ...] = (step, plan.sampling, plan.check and not block)
         groups = data.mesh[step.axis]
         function = plan.functions.get(step.collective)

@@ -62,7 +62,7 @@ class Run(RunData):
     plan : Plan
         The plan to measure.
     deadline_s : float, optional
-        Time limit of a step, in seconds. By default that of the engines.
+        Time limit of a step beyond the `max_s` of its sampling, in seconds. By default that of the engines.
     resume : RunData, optional
         An earlier run whose measured steps are taken over.
     out : path, optional

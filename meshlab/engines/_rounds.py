@@ -278,6 +278,7 @@ class RankSet(Protocol):
 
 _GRACE_S = 1.0  # time that the other ranks get to respond after one rank has raised
 _CHECK_S = 0.2  # time between checks that all processes of the run are alive
+_MOVING_S = 0.1  # between two looks at the calls of late ranks
 _MOST_GROUPS = 3  # groups that a message describes
 _MOST_PLACES = 6  # calls that a message lists
 
@@ -418,6 +419,9 @@ class Round:
             return self._lost(stalled)
         positions = [position for position in answers if position is not None]
         within = f"within {format_seconds(self.deadline_s)} while {self.task}"
+        if self._still_call(waiting, positions):
+            reason = f"{_ranks_text(waiting)} did not finish {within}, but still called collectives then"
+            return RoundFailedError(reason, waiting[0], self.rank_set.log_tail(), fix="pass a larger deadline_s")
         places = self._places(waiting, positions)
         behind, details = self._ranks_behind(waiting, positions)
         if behind:
@@ -431,6 +435,14 @@ class Round:
         if places:
             reason += f": {'; '.join(places)}"
         return RoundFailedError(reason, (behind or waiting)[0], self.rank_set.log_tail(), fix=fix)
+
+    def _still_call(self, waiting: Sequence[int], positions: Sequence[Position]) -> bool:
+        """Return whether all ranks that did not respond enter further calls: they are slow, and not stuck."""
+        if not all(positions[rank].calls > 0 for rank in waiting):
+            return False
+        time.sleep(_MOVING_S)
+        later = self.rank_set.late_positions(self._before)
+        return all((position := later[rank]) and position.calls > positions[rank].calls for rank in waiting)
 
     def _returns(self, behind: Sequence[int], waiting: Sequence[int]) -> list[str]:
         """Describe whether the ranks that are behind have returned from the user's function."""

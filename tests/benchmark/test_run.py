@@ -619,6 +619,13 @@ def interrupt(main=threading.main_thread().ident):
         manager.shutdown_kernel(now=True)
 
 
+def test_ranks_that_sample_longer_than_the_deadline_are_not_stuck() -> None:
+    sampling = Sampling(max_s=0.6, max_batches=10**6, precision=1e-9)
+    with ml.launch(2, backend="threads", deadline_s=0.3) as engines:
+        results = ml.bench(engines, sizes="1K", sampling=sampling).wait(60)
+    assert results["stop_reason"].tolist() == ["time"]
+
+
 def test_an_interrupted_wait_in_a_script_is_a_plain_interrupt() -> None:
     # Importing pandas while the interpreter exits would change its exit code: exec() resets a flag of CPython.
     code = """

@@ -212,9 +212,7 @@ def test_the_memory_of_new_ranks_is_that_of_their_gpus(monkeypatch: pytest.Monke
 @pytest.mark.full
 def test_processes_refuse_a_matrix_larger_than_the_memory_of_their_host() -> None:
     with ml.launch(3, backend="mpi") as ranks:
-        with pytest.raises(
-            ml.MeshlabError, match=r"on every rank, because rank 0 sends 32.*TiB and receives 96.*TiB"
-        ):
+        with pytest.raises(ml.MeshlabError, match=r"on every rank, because rank 0 sends 32.*TiB and receives 96.*TiB"):
             bench(ranks, traffic=ml.Traffic.matrix([[1 << 45, 0, 0]] * 3))
         assert ranks.state == "ready"
 

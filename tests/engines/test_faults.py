@@ -242,6 +242,20 @@ def test_a_call_that_has_returned_is_not_one_in_which_a_rank_waits(
     gate.set()
 
 
+def test_ranks_that_still_call_are_not_stuck(thread_engines: ml.Engines) -> None:
+    is_over = threading.Event()
+
+    def call_forever(comm: Any) -> None:
+        with suppress(ml.errors.CommunicatorError):
+            while not is_over.is_set():
+                comm.barrier()
+
+    expected = r"^ranks 0, 1, 2, 3 did not finish within 0.5.s while running call_forever, but still called collectives"
+    with pytest.raises(EngineError, match=expected):
+        thread_engines.run(call_forever, deadline_s=0.5)
+    is_over.set()
+
+
 def test_all_ranks_that_hang_are_named(thread_engines: ml.Engines) -> None:
     gate = threading.Event()
     began = time.monotonic()
