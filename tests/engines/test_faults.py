@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import meshlab as ml
@@ -387,8 +388,11 @@ def test_the_shells_of_ranks_without_mpi_share_out_their_numbers(tmp_path: Path)
 def test_every_rank_that_is_killed_is_named_and_no_other(victims: tuple[int, ...], text: str | None) -> None:
     # mpiexec kills the other ranks as soon as one has ended.
     with ml.launch(3, backend="mpi", timeout_s=120) as engines:
-        for pid in [engines.ranks[rank].pid for rank in victims]:  # looked up before the first signal
-            os.kill(pid, signal.SIGKILL)
+        proxy = psutil.Process(psutil.Process(engines.ranks[0].parent_pid).ppid())
+        proxy.suspend()  # so that it kills none between the signals
+        for rank in victims:
+            os.kill(engines.ranks[rank].pid, signal.SIGKILL)
+        proxy.resume()
         with pytest.raises(EngineError, match=text) as caught:
             engines.run(lambda comm: comm.barrier(), deadline_s=60)
     named = {int(number) for number in re.findall(r"rank (\d+)", str(caught.value))}
