@@ -115,8 +115,6 @@ class ParseError(MeshlabError, ValueError):
         The line number in that file, counted from 1.
     """
 
-    page = "machines"
-
     def __init__(
         self,
         message: str,
@@ -169,8 +167,6 @@ class CommunicatorError(MeshlabError):
     code : int, optional
         The error code of the library.
     """
-
-    page = "hangs"
 
     def __init__(
         self,
