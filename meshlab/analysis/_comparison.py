@@ -259,7 +259,7 @@ class Comparison:
                 f"  {_SIGNS[row['verdict']]} {row['verdict']:<7} {row_name(row, columns)}: {self._ratio_text(row)}"
             )
         if len(rows) > 20:
-            lines.append(f"  … {len(rows) - 20} more rows in .frame()")
+            lines.append(f"  … {len(rows) - 20} more rows")
         return lines
 
     def table(self) -> tuple[list[str], list[tuple[str, ...]]]:

@@ -20,7 +20,7 @@ from meshlab.analysis._measured_machine import (
 from meshlab.analysis._verdicts import Verdict, most_serious, one_placement, references_frame, unmeasured, verdict_of
 from meshlab.base._collectives import NCCL_TESTS
 from meshlab.base._errors import BenchError, ParseError
-from meshlab.base._files import is_folder, path_of, text_of
+from meshlab.base._files import describe_text, is_folder, is_like_name, path_of, text_of
 from meshlab.base._forwarding import implementation
 from meshlab.base._markup import card, escape, table
 from meshlab.base._outcome import Outcome, overall
@@ -117,11 +117,16 @@ class Judgement:
         ]
         return pd.DataFrame(rows)
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The sentences of the verdicts, each once: several groups or tests may have the same."""
+        return tuple(dict.fromkeys(verdict.sentence for verdict in self.verdicts))
+
     def __repr__(self) -> str:
         return f"<Judgement: {self.outcome}; next: .frame(), .references>\n{self}"
 
     def __str__(self) -> str:
-        return "\n".join([*(verdict.sentence for verdict in self.verdicts), self.next_step])
+        return "\n".join([*self.sentences, self.next_step])
 
     def _repr_html_(self) -> str:
         rows = [
@@ -134,7 +139,7 @@ class Judgement:
             )
             for verdict in self.verdicts
         ]
-        sentences = "".join(f"<div>{escape(verdict.sentence)}</div>" for verdict in self.verdicts[:5])
+        sentences = "".join(f"<div>{escape(sentence)}</div>" for sentence in self.sentences[:5])
         head = ["collective", "machine", "size", "busbw", "verdict"]
         references = self.references
         columns_of_runs = references[["source", "date", "system", "size_bytes", "busbw_gbs"]].astype(object)
@@ -222,8 +227,8 @@ def judge(
         rows = one_placement(expected)
         if not len(rows):
             names = part.results["collective"].dropna().unique().tolist()
-            reason = _why_no_row(part.results)
-            verdicts.append(unmeasured(reason, collective=", ".join(names) or None, machine=machine.title))
+            title = "CPUs" if _is_of_cpus(part.results) else machine.title
+            verdicts.append(unmeasured(_why_no_row(part.results), collective=", ".join(names) or None, machine=title))
         verdicts += [verdict_of(row) for _, row in rows.iterrows()]
     return Judgement(tuple(verdicts), text)
 
@@ -274,6 +279,9 @@ def _parts(source: Any) -> tuple[str, list[_Part]]:
     path = path_of(source) if isinstance(source, (str, bytes, os.PathLike)) else None
     if (isinstance(source, (str, bytes)) and path is None) or (path is not None and path.suffix not in _FRAMES):
         text, _ = text_of(source, hint="pass a log of nccl-tests, a run or results")
+        if isinstance(source, str) and path is None and is_like_name(source):
+            problem = describe_text(source, may_be_name=True)
+            raise ParseError(problem, hint="check the path, or pass the text of the log")
         return text, _of_log(read_log(f"{text}\n"), text)
     if path is not None and path.suffix == ".json":
         text, _ = text_of(path, hint="pass a log of nccl-tests, a run or results")
@@ -341,10 +349,15 @@ def _as_measured(rows: pd.DataFrame) -> pd.DataFrame:
     return measured.assign(status="ok")
 
 
+def _is_of_cpus(results: pd.DataFrame) -> bool:
+    """Return True if all results were measured on CPUs."""
+    sources = set(results["source"].dropna())
+    return bool(sources) and sources <= set(CPU_SOURCES)
+
+
 def _why_no_row(results: pd.DataFrame) -> str:
     """Return the reason why no row of some results is compared."""
-    sources = set(results["source"].dropna())
-    if sources and sources <= set(CPU_SOURCES):
+    if _is_of_cpus(results):
         return "it was measured on CPUs, and published runs are of GPUs"
     if results["size_bytes"].max() < 16 << 20:
         return "no size is 16 MiB or more, and latencies of published runs differ too much"

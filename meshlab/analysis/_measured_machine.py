@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from meshlab.base._errors import BenchError, MeshlabError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_range
-from meshlab.nccl_tests._log import DeviceLine, Section
+from meshlab.nccl_tests._log import UNKNOWN, DeviceLine, Section
 from meshlab.prediction._published import published_curves
 from meshlab.runs._rundata import RunData
 from meshlab.topology.model._cluster import Cluster
@@ -205,7 +205,7 @@ def common_nics(rate: float, gpus: int) -> str:
 
 def machine_of_section(section: Section, text: str = "") -> MeasuredMachine:
     """Return the machine of a section of a log: its list of devices, its hosts, and the lines of NCCL and launchers."""
-    names = [line.name for line in section.devices if line.name]
+    names = [line.name for line in section.devices if line.name not in ("", UNKNOWN)]
     models = sorted({gpu_model(name) for name in names})
     machine = MeasuredMachine(gpu=section.gpu, n_ranks=section.n_ranks)
     if len(models) > 1:
@@ -230,20 +230,19 @@ def _hosts(section: Section) -> tuple[int | None, int | None]:
     if n_ranks is None:
         return None, None
     nodes = section.nccl.n_nodes
-    if nodes is None and len(section.devices) == n_ranks:
-        nodes = _count_hosts(list(section.devices))
+    devices = [line for line in section.devices if line.host != UNKNOWN]
+    if nodes is None and len(devices) == n_ranks:
+        nodes = _count_hosts(devices)
     if nodes is None and (per_node := section.ranks_per_node):
         nodes = -(-n_ranks // per_node)
     preamble = section.preamble
     if nodes is None and (preamble.threads or 0) * (preamble.gpus or 0) == n_ranks:
         nodes = 1  # one process has all ranks
-    if nodes is None and section.devices:
-        most = 1 + max(line.device for line in section.devices)
+    if nodes is None and devices:
+        most = 1 + max(line.device for line in devices)
         # The last lines of a list that was cut show the devices of the last host.
-        is_last = section.devices[-1].rank == n_ranks - 1 and n_ranks % most == 0
-        nodes = (
-            n_ranks // most if is_last and all(line.rank % most == line.device for line in section.devices) else None
-        )
+        is_last = devices[-1].rank == n_ranks - 1 and n_ranks % most == 0
+        nodes = n_ranks // most if is_last and all(line.rank % most == line.device for line in devices) else None
     if nodes is None or n_ranks % nodes:
         return nodes, None
     return nodes, n_ranks // nodes

@@ -55,7 +55,7 @@ class Visibility:
     --------
     >>> import meshlab as ml
     >>> print(ml.analysis.Visibility("all_reduce", 1 << 20, ratio=1.8, turns_ratio=1.2))
-    changes of 1.8× and more at 1\u2009MiB; in turns 1.2×, about 1\u2009min
+    changes of 1.8× or more at 1\u2009MiB; if measured in turns, 1.2× or more in about 1\u2009min
     """
 
     collective: str
@@ -76,10 +76,11 @@ class Visibility:
 
     def __str__(self) -> str:
         at = f"in {self.collective}" if self.size_bytes is None else f"at {format_size(self.size_bytes)}"
-        text = f"changes of {ratio_text(self.ratio)} {'and more ' * (self.ratio <= LARGEST_RATIO)}{at}"
+        text = f"changes of {ratio_text(self.ratio)} {'or more ' * (self.ratio <= LARGEST_RATIO)}{at}"
         if not self.turns_ratio < self.ratio:
             return text
-        return f"{text}; in turns {ratio_text(self.turns_ratio)}, about {round(self.turns_s / 60)}{THIN}min"
+        turns = f"{ratio_text(self.turns_ratio)}{' or more' * (self.turns_ratio <= LARGEST_RATIO)}"
+        return f"{text}; if measured in turns, {turns} in about {round(self.turns_s / 60)}{THIN}min"
 
 
 def visibility_of(step: Step, log_times: Sequence[float], log_pairs: Sequence[float]) -> Visibility | None:

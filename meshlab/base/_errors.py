@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _LONGEST_VALUE = 200
 _LONGEST_MESSAGE = 1000
 _LONGEST_NAME, _MOST_NAMES = 200, 5000  # that a name is compared with
-_LONG_VALUE = re.compile(rf"'[^']{{{_LONGEST_VALUE},}}(?:'|\Z)|\"[^\"]{{{_LONGEST_VALUE},}}(?:\"|\Z)")
+# An apostrophe, as in "a framework's config", does not begin a value. The b of bytes does.
+_LONG_VALUE = re.compile(rf"(?<!\w\w)'[^']{{{_LONGEST_VALUE},}}(?:'|\Z)|\"[^\"]{{{_LONGEST_VALUE},}}(?:\"|\Z)")
 _LONG_WORD = re.compile(rf"[^\s'\"]{{{_LONGEST_VALUE + 2},}}")
 
 
@@ -114,8 +115,6 @@ class ParseError(MeshlabError, ValueError):
         The line number in that file, counted from 1.
     """
 
-    page = "machines"
-
     def __init__(
         self,
         message: str,
@@ -168,8 +167,6 @@ class CommunicatorError(MeshlabError):
     code : int, optional
         The error code of the library.
     """
-
-    page = "hangs"
 
     def __init__(
         self,

@@ -198,10 +198,15 @@ def describe_text(text: str, *, may_be_name: bool = False) -> str:
     if _LIKE_JSON.match(first):
         return "the text looks like JSON"
     described = f"the text begins with {first[:60]!r}"
-    is_line = may_be_name and len(text.strip().splitlines()) == 1 and len(first) <= _LONGEST_NAME
-    if is_line and _LIKE_NAME.fullmatch(first):
-        return f"no file {first if len(first) <= 60 else f'{first[:60]}…'!r} exists, and {described}"
+    if may_be_name and is_like_name(text):
+        return f"no file {first if len(first) <= 60 else f'{first[:60]}…'!r} exists"
     return described
+
+
+def is_like_name(text: str) -> bool:
+    """Return True if a text is one line that looks like the name of a file."""
+    name = text.strip()
+    return len(name) <= _LONGEST_NAME and len(name.splitlines()) == 1 and _LIKE_NAME.fullmatch(name) is not None
 
 
 def write_file(path: str | Path, data: str | bytes) -> Path:

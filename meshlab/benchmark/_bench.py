@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
-from meshlab.benchmark._preparation import check_matrices, free_memory, has_matrix
+from meshlab.benchmark._preparation import check_engines, check_matrices, free_memory, has_matrix
 from meshlab.benchmark._run import Run, check_resumable
 from meshlab.comm._catalog import find_collective
 from meshlab.comm._elements import find_op
@@ -143,6 +143,7 @@ def bench(
     0    buckets  dp_0        <NA>     <NA>     ok
     1    buckets  dp_1        <NA>     <NA>     ok
     """
+    check_engines(engines)
     check_arguments("bench", arguments)
     if isinstance(resume, (str, Path)):
         check_ended(resume)

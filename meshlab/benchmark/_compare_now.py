@@ -20,7 +20,7 @@ from meshlab.base._units import format_size
 from meshlab.benchmark._bench import DEFAULT_COLLECTIVE, check_fit
 from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
-from meshlab.benchmark._preparation import plan_registered, usable_memory, voting_ranks
+from meshlab.benchmark._preparation import check_engines, plan_registered, usable_memory, voting_ranks
 from meshlab.benchmark._progress import move_bar, progress_bar
 from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
 from meshlab.benchmark.on_ranks._turns import TurnTimes, measure_turns, neighbours
@@ -139,8 +139,7 @@ def compare_now(
 
 def _checked(engines: Any, mesh: MeshLike | None, budget_s: Any, effect: Any) -> DeviceMesh:
     """Return the mesh, after a check of the arguments that do not describe calls."""
-    if not isinstance(engines, Engines):
-        raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
+    check_engines(engines)
     for name, value, most in (("budget_s", budget_s, math.inf), ("effect", effect, 1.0)):
         if not isinstance(value, (int, float, np.number)) or not 0 < value < most:
             raise BenchError(f"{name} must be a positive number{' below 1' * (most == 1)}, not {value!r}")

@@ -13,6 +13,7 @@ from meshlab.base._errors import BenchError
 from meshlab.base._units import format_size
 from meshlab.benchmark.on_ranks._buffers import block_bytes, plan_buffers
 from meshlab.comm._elements import find_dtype
+from meshlab.engines._engines import Engines
 from meshlab.engines._lease import Lease, raise_first_error
 from meshlab.engines._memory import free_bytes, usable_bytes, usable_text
 from meshlab.engines._rounds import Reply
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from meshlab.mesh._mesh import DeviceMesh
     from meshlab.plans._plan import Plan
     from meshlab.plans._steps import Step
+
+
+def check_engines(engines: object) -> None:
+    """Raise if an argument is not the engines, for example because the mesh was passed first."""
+    if not isinstance(engines, Engines):
+        raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
 
 
 def free_memory(lease: Lease, task: str) -> list[tuple[bool, int]]:

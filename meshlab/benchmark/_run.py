@@ -120,9 +120,9 @@ class Run(RunData):
             on_change=self._notify,
             on_paces=self._use_paces,
         )
-        leased = ExitStack()
+        leased, total = ExitStack(), self.progress.total
         lease = leased.enter_context(
-            Lease(engines, f"a run of {self.progress.total} steps", cancel=self._cancel_for_close)
+            Lease(engines, f"a run of {total} step{'s' * (total != 1)}", cancel=self._cancel_for_close)
         )
 
         if self._recorder is not None:

@@ -18,7 +18,7 @@ def _run(options: argparse.Namespace) -> int:
     """Judge logs, runs or results. Return 0 if everything is normal."""
     from meshlab.analysis._judge import judge
     from meshlab.analysis._site_curves import add_curves
-    from meshlab.base._files import is_file, write_file
+    from meshlab.base._files import is_folder, write_file
     from meshlab.mesh._describe import wrapped
     from meshlab.runs._rundata import RunData
 
@@ -27,7 +27,7 @@ def _run(options: argparse.Namespace) -> int:
     if "-" in options.sources and sys.stdin.isatty():
         print_error("paste the log, and press Ctrl-D on an empty line to finish")
     sources = [
-        sys.stdin.buffer.read() if name == "-" else Path(name) if is_file(name) else RunData.load(name)
+        sys.stdin.buffer.read() if name == "-" else RunData.load(name) if is_folder(name) else Path(name)
         for name in options.sources
     ]
     source = sources[0] if len(sources) == 1 else sources
@@ -45,8 +45,8 @@ def _run(options: argparse.Namespace) -> int:
             return OK
         judgement = judge(source, leave_out=options.leave_out or (), **facts)
     width = shutil.get_terminal_size().columns
-    for verdict in judgement.verdicts:
-        print_text(wrapped(verdict.sentence, width))
+    for sentence in judgement.sentences:
+        print_text(wrapped(sentence, width))
     print_text(wrapped(f"next step: {judgement.next_step}", width))
     if options.runs and len(judgement.references):
         runs = judgement.references[["collective", "source", "date", "system", "size_bytes", "busbw_gbs"]]

@@ -29,8 +29,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 LAUNCH = Command(
     "launch",
     "print the script that starts ranks on several hosts",
-    'ml.launch(n, hosts="slurm") submits the script to Slurm, and hosts=[…] or "ssh:node0[1-4]" runs that of ssh. A\n'
-    "site can replace it with its own file, with the same fields in braces. This command starts nothing.\n"
+    'ml.launch(n, hosts="slurm") submits the script to Slurm, and hosts=[…] or "ssh:node0[1-4]" runs that of ssh. '
+    "A site can replace it with its own file, with the same fields in braces. This command starts nothing.\n"
     "  meshlab launch --print slurm >~/.config/meshlab/slurm.sh",
     _run,
     _add_options,

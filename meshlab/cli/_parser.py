@@ -105,9 +105,14 @@ class CommandParser(Parser):
 
 
 def folded(text: str) -> str:
-    """Wrap the paragraphs of a description to the width of the help."""
+    """Wrap the paragraphs of a description to the width of the help. Those that are indented have a hanging indent."""
     width = min(_WIDTH, shutil.get_terminal_size().columns - 2)
-    return "\n".join(textwrap.fill(line, width, break_on_hyphens=False) for line in text.split("\n"))
+    lines = text.split("\n")
+    hanging = [" " * 4 if line.startswith(" ") else "" for line in lines]
+    return "\n".join(
+        textwrap.fill(line, width, break_on_hyphens=False, subsequent_indent=indent)
+        for line, indent in zip(lines, hanging, strict=True)
+    )
 
 
 def examples_text(examples: Sequence[tuple[str, str]]) -> str:

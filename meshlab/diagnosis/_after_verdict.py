@@ -29,8 +29,6 @@ def next_step(judgement: Judgement) -> str:
     if verdict.outcome == "failed":
         measure = what_to_measure(verdict)
         return measure if cause is None else f"{cause.why} {cause.do} {measure}"
-    if verdict.missing and cause is None:
-        return f"{verdict.reason[:1].upper()}{verdict.reason[1:]}."
     if cause is not None:
         return f"{cause.why} {cause.do}".strip()
     return _ENOUGH if "16 MiB" in verdict.reason else f"{verdict.reason[:1].upper()}{verdict.reason[1:]}."

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from meshlab.base._documents import LimitError
 from meshlab.base._errors import EngineError, ParseError, printable
-from meshlab.base._files import TextSource, decode_text, describe_text, path_of, read_bytes
+from meshlab.base._files import TextSource, decode_text, describe_text, is_like_name, path_of, read_bytes
 from meshlab.base._garbage import collector_paused
 from meshlab.base._other_tools import is_other_document, name_of, other_tool
 from meshlab.diagnosis._explanation import Explanation, sort_findings
@@ -120,7 +120,9 @@ def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: b
         *examples, last = [form.example for form in FORMATS]
         raise ParseError(
             f"nothing was recognised: {describe_text(paste.text, may_be_name=may_be_name)}",
-            hint=f"paste {', '.join(examples)}, or {last}",
+            hint="check the path, or pass the text itself"
+            if may_be_name and is_like_name(paste.text)
+            else f"paste {', '.join(examples)}, or {last}",
             file=paste.name,
         )
     spans.sort(key=lambda span: span.first)

@@ -12,7 +12,16 @@ from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.base import _markup as markup
 from meshlab.base._documents import LimitError
 from meshlab.base._errors import ParseError, printable
-from meshlab.base._files import TextSource, decode_text, describe_text, is_folder, open_file, path_of, text_of
+from meshlab.base._files import (
+    TextSource,
+    decode_text,
+    describe_text,
+    is_folder,
+    is_like_name,
+    open_file,
+    path_of,
+    text_of,
+)
 from meshlab.base._garbage import collector_paused
 from meshlab.diagnosis._explain import OtherToolError, check_length, explain_paste
 from meshlab.diagnosis._paste import Paste
@@ -156,7 +165,9 @@ def _reading_of(text: str, name: str | None, world_size: int | None, *, may_be_n
         raise OtherToolError(error.message, hint=error.hint, file=name) from error
     except ParseError as error:
         described = describe_text(text, may_be_name=may_be_name)
-        raise ParseError(f"nothing was recognised: {described}", hint=_HINT, file=name) from error
+        is_name = may_be_name and is_like_name(text)
+        hint = "check the path, or pass the text itself" if is_name else _HINT
+        raise ParseError(f"nothing was recognised: {described}", hint=hint, file=name) from error
     kinds = dict.fromkeys(span.kind for span in explanation.recognised)
     return Reading(" and ".join(kinds) or "text", explanation)
 

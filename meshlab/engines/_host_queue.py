@@ -1,4 +1,4 @@
-"""A line about the wait in a queue: on a terminal, or in a notebook, where an interrupt cancels it."""
+"""A line about a long wait, such as in a queue: on a terminal, or in a notebook, where an interrupt cancels it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ _EVERY_S = 1.0  # time between two lines
 
 
 @contextmanager
-def waiting_line() -> Iterator[Callable[[str], None]]:
-    """Return a function that shows a text, with the time since the first one. The line is gone at the end."""
+def waiting_line(after_s: float = 0.0) -> Iterator[Callable[[str], None]]:
+    """Return a function that shows a text, with the time since the first one. The line is gone at the end.
+
+    A wait that is shorter than `after_s` has no line.
+    """
     line = _notebook_line() or _terminal_line()
     began = printed = 0.0
 
@@ -23,7 +26,7 @@ def waiting_line() -> Iterator[Callable[[str], None]]:
         nonlocal began, printed
         time_s = time.monotonic()
         began = began or time_s
-        if time_s - printed >= _EVERY_S:
+        if time_s - began >= after_s and time_s - printed >= _EVERY_S:
             printed = time_s
             line(f"{text} for {format_seconds(time_s - began)}; an interrupt cancels it")
 

@@ -30,6 +30,7 @@ from meshlab.base._errors import EngineError
 from meshlab.comm._agreement import Checks
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._controller import Controller
+from meshlab.engines._host_queue import waiting_line
 from meshlab.engines._interrupts import interrupts_kept
 from meshlab.engines._lifeline import BACKEND, CONNECTION, DEVICES, REAPER, WITHOUT_SHELL, WITHOUT_SHELLS, command
 from meshlab.engines._parts import STOPPED, Parts, is_stopped, status_of
@@ -68,6 +69,7 @@ _UNRECORDED = "ended at the same time"
 _LINE_S = 0.3  # time in which the shell of a rank that has ended records its exit
 _EXIT_S = 1.5  # time to look for an exit, from the moment at which no process is in teardown any more
 _POLL_S = 0.01
+_PATIENCE_S = 4.0  # time after which a start is a long wait, which has a line
 _CONTROLLERS = 3  # maximum number of controllers that a start tries
 
 # MPICH's launcher writes the topology of the host to a file in /tmp, which stays if the launcher is killed. It does not
@@ -130,6 +132,7 @@ class LaunchedSet(ProcessSet):
         self._parts = Parts()  # the launcher
         self._proxies = Parts()  # its processes between it and the ranks
         self._checked_at = 0.0
+        self._show_wait: Callable[[str], None] = lambda text: None
         self._starting = threading.RLock()
         self._is_closing = self._is_closed = False
         self._mpiexec = find_mpiexec() if self._by_mpiexec else ""
@@ -229,7 +232,10 @@ class LaunchedSet(ProcessSet):
         self._starts.append(RankRecords(self._folder, self._n_starts + 1))
         positions = self._share_positions(self._folder / f"calls-{self._n_starts}")
         CallBoard.create_file(self._board_file, self.size)
-        with self._reaper.starting():
+        # A widget or a run that starts engines in the background shows its own progress, and has no cell of its own.
+        is_foreground = threading.current_thread() is threading.main_thread()
+        line = waiting_line(after_s=_PATIENCE_S if is_foreground else math.inf)
+        with self._reaper.starting(), line as self._show_wait:
             surviving = [rank for rank, engine in enumerate(self._engine_ids) if engine in survivors]
             self._launch_engines([rank for rank in range(self.size) if rank not in surviving], deadline)
             if self._client is None:
@@ -358,6 +364,7 @@ class LaunchedSet(ProcessSet):
     def _check_start(self) -> None:
         """Raise an `EngineError` if the engines are closed, or if one of them or another process has ended."""
         self._check_closing()
+        self._show_wait(f"waiting for {self.size} rank{'s' * (self.size != 1)}")
         if self._controller is not None and (problem := self._controller.start_problem()):
             log = self._controller.log_tail() or self.log_tail()
             raise EngineError(f"{problem} during start-up", hint="start the engines again", log=log)

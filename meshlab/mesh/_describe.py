@@ -148,6 +148,11 @@ def explain(mesh: DeviceMesh, ranks_per_node: int = 8) -> str:
     return "\n".join(lines)
 
 
+def fastest_axis(mesh: DeviceMesh) -> str:
+    """Return the fastest axis with more than one rank, or the last axis if all have size 1."""
+    return next((axis.name for axis in reversed(mesh.axes) if axis.size > 1), mesh.axis_names[-1])
+
+
 def _meaning(axis: str) -> str:
     return WELL_KNOWN_AXES.get(axis, "").split(":")[0]
 
@@ -158,7 +163,7 @@ def _axis_line(mesh: DeviceMesh, index: int) -> str:
     title = f"{axis.name} ({meaning})" if meaning else axis.name
     if axis.size == 1:
         return f"{title}: one rank per group, so no traffic."
-    fastest = "the fastest axis; " if index == len(mesh.axes) - 1 else ""
+    fastest = "the fastest axis; " if axis.name == fastest_axis(mesh) else ""
     if stride is None:
         distance = "varying stride"
     elif abs(stride) == 1:
@@ -263,7 +268,7 @@ def html(mesh: DeviceMesh) -> str:
         facts = [name, len(first), count, "varies" if stride is None else stride, ranks_repr(first)]
         backend = [mesh.backends.get(name, "–")] * with_backend
         rows.append([*facts, *backend, _meaning(name) if name in mesh.axis_names else "custom group"])
-    subtitle = f"{mesh.size():,} ranks · {mesh.axes[-1].name} is the fastest axis · {mesh.fingerprint}"
+    subtitle = f"{mesh.size():,} ranks · {fastest_axis(mesh)} is the fastest axis · {mesh.fingerprint}"
     if mesh.idle_ranks.size:
         subtitle += f" · idle: {format_ranks(mesh.idle_ranks.tolist())}"
     return markup.card(f"DeviceMesh · {mesh}", subtitle, markup.table(header, rows))
@@ -276,12 +281,12 @@ _GAP = "  "
 
 def mesh_text(mesh: DeviceMesh, axis: str | None = None, width: int = 80) -> str:
     """Return a mesh as plain text for a terminal: axes, groups and, for a small mesh, the grid of ranks."""
-    axis = mesh.axis_names[-1] if axis is None else axis
+    axis = fastest_axis(mesh) if axis is None else axis
     chosen = mesh[axis]
     names = list(dict.fromkeys([*mesh.creation_order, chosen.name]))
     name_width = max(len(name) for name in names)
     n = mesh.world_size
-    title = f"{mesh} · {n:,} rank{'s' * (n != 1)} · {mesh.axis_names[-1]} is the fastest axis"
+    title = f"{mesh} · {n:,} rank{'s' * (n != 1)} · {fastest_axis(mesh)} is the fastest axis"
     lines = [wrapped(title, width), ""]
     counts = {
         name: f"{len(groups)} group{'s' * (len(groups) != 1)} of {groups.size}"
@@ -334,10 +339,9 @@ def _filled(head: str, parts: Sequence[str], width: int) -> list[str]:
 
 def _grid(mesh: DeviceMesh, axis: str, width: int) -> list[str]:
     color = mesh[axis].color
-    rows = mesh.ranks.reshape(-1, mesh.shape[-1])
-    labels = [
-        " ".join(f"{name}={mesh.coordinates(int(row[0]))[name]}" for name in mesh.axis_names[:-1]) for row in rows
-    ]
+    inner = mesh.axis_names.index(fastest_axis(mesh))
+    rows, outer = mesh.ranks.reshape(-1, mesh.shape[inner]), mesh.axis_names[:inner]
+    labels = [" ".join(f"{name}={mesh.coordinates(int(row[0]))[name]}" for name in outer) for row in rows]
     label_width = max(len(label) for label in labels)
     cells = [[f"{rank}:{color[rank] if color[rank] >= 0 else '–'}" for rank in row] for row in rows]
     cell_width = max(len(cell) for row in cells for cell in row)

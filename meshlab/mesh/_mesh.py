@@ -1221,7 +1221,7 @@ class DeviceMesh:
         Parameters
         ----------
         axis : str or sequence of str, optional
-            Axes or group, as in ``mesh[axis]``. By default the last axis, which is the fastest.
+            Axes or group, as in ``mesh[axis]``. By default the fastest axis.
         ax : matplotlib.axes.Axes, optional
             The axes to draw on. By default a new figure is created.
         columns : int, optional
@@ -1239,7 +1239,6 @@ class DeviceMesh:
         >>> ml.DeviceMesh("dp=2, tp=4").plot("dp", ax=Figure().add_subplot()).get_title(loc="left")
         'dp: 4 groups of 2 ranks'
         """
-        axis = self.axis_names[-1] if axis is None else axis
         return implementation(DeviceMesh.plot)(self, axis, ax=ax, columns=columns)
 
     # -- identity ------------------------------------------------------------------------------------------------------

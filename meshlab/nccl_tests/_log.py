@@ -67,6 +67,10 @@ DEVICE_LINE = re.compile(r"Rank +(\d+) +(?:Group +(\d+) +)?(?:Pid +(\d+) )?on +(
 """The line that the tool prints for each rank. ``Pid`` was added in March 2019, and ``Group`` in 2.13.4."""
 
 
+UNKNOWN = "unknown"
+"""The name that `write` prints for a host or a GPU that the results do not name."""
+
+
 class DeviceLine(NamedTuple):
     """One rank in the device list."""
 
@@ -363,7 +367,7 @@ class Section:
     @property
     def gpu(self) -> str | None:
         """The name of the GPU, the most frequent one if there are several. None if no device is listed."""
-        names = [device.name for device in self.devices if device.name]
+        names = [device.name for device in self.devices if device.name not in ("", UNKNOWN)]
         return Counter(names).most_common(1)[0][0] if names else None
 
     @property
@@ -382,6 +386,8 @@ class Section:
         if self.n_ranks is None or len(self.devices) != self.n_ranks:
             return None
         hosts = [device.host for device in self.devices]
+        if UNKNOWN in hosts:
+            return None
         counts = {hosts.count(host) for host in set(hosts)}
         return counts.pop() if len(counts) == 1 else None
 

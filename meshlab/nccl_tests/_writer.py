@@ -13,7 +13,7 @@ from meshlab.base._errors import BenchError
 from meshlab.comm._backend import BUFFERS, CTA_POLICIES
 from meshlab.frames._labels import axis_label
 from meshlab.nccl_tests._infer import COLLECTIVE_OF_PROGRAM
-from meshlab.nccl_tests._log import DTYPE_OF_TYPE, ITEMSIZE
+from meshlab.nccl_tests._log import DTYPE_OF_TYPE, ITEMSIZE, UNKNOWN
 from meshlab.plans._options import OPTIONS, option_label
 from meshlab.runs._store import as_results
 
@@ -95,7 +95,7 @@ def write(source: Any) -> str:
             "nothing to write: no row has a time and a collective of nccl-tests",
             hint=f"pass results of {', '.join(sorted(_PROGRAMS))}",
         )
-    gpu = str(results.attrs.get("gpu") or "unknown")
+    gpu = str(results.attrs.get("gpu") or UNKNOWN)
     lines: list[str] = []
     for _, table in results[timed].groupby(_ONE_TABLE, dropna=False, sort=False):
         repeat = table.groupby([*_ONE_LINE, "in_place"], dropna=False).cumcount()
@@ -129,7 +129,7 @@ def _section(rows: pd.DataFrame, gpu: str) -> Iterator[str]:
     yield "# Using devices"
     if first["n_ranks"] is not None and first["n_ranks"] <= _MOST_DEVICES:
         for rank in range(first["n_ranks"]):
-            yield f"#  Rank {rank:2d} Group  0 Pid {0:6d} on {'unknown':>10} device {0:2d} [0x00] {gpu}"
+            yield f"#  Rank {rank:2d} Group  0 Pid {0:6d} on {UNKNOWN:>10} device {0:2d} [0x00] {gpu}"
     yield from _HEADER
     for (size, count, dtype, op, root, _), line in _lines(rows):
         halves = {bool(row.in_place): row for row in line.itertuples()}

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from meshlab.base._errors import MeshError
 from meshlab.base._units import SEPARATOR
+from meshlab.mesh._describe import fastest_axis
 from meshlab.mesh._groups import Groups
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plots._style import (
@@ -27,7 +28,6 @@ from meshlab.plots._style import (
     text_width,
     wrap_parts,
 )
-from meshlab.topology.placement._view import fastest_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

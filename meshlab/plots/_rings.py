@@ -12,6 +12,7 @@ import numpy.typing as npt
 from meshlab.base._errors import TopologyError
 from meshlab.base._units import format_bandwidth
 from meshlab.diagnosis._explanation import Explanation
+from meshlab.mesh._describe import fastest_axis
 from meshlab.mesh._mesh import MeshLike
 from meshlab.plots._chosen_rings import chosen_ring
 from meshlab.plots._ring_curves import POINTS, bowed_curves, draw_hops, draw_hosts, draw_ranks
@@ -22,7 +23,6 @@ from meshlab.topology.model._links import Distance
 from meshlab.topology.model._presets import ClusterLike
 from meshlab.topology.placement._crossings import ring_hops
 from meshlab.topology.placement._placement import Placement, as_placement
-from meshlab.topology.placement._view import fastest_axis
 
 if TYPE_CHECKING:
     import pandas as pd

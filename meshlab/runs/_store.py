@@ -379,6 +379,8 @@ def load(folder: str | Path) -> RunData:
         try:
             text = read_file(path, largest=LARGEST_TEXT)
         except OSError as error:
+            if not folder.exists():
+                raise ParseError(f"no folder {str(folder)!r} exists", hint="pass the folder of a saved run") from error
             raise ParseError(f"{folder} holds no run: {error.strerror or error}", file=str(path)) from error
         caught: ParseError | None = None
         notes: list[str] = []

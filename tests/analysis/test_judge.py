@@ -314,7 +314,33 @@ def test_two_h200_are_judged() -> None:
 def test_a_cpu_is_not_judged(make_results) -> None:
     judgement = ml.judge(make_results(exponents=[28]))
     assert judgement.outcome == "not decided"
-    assert "measured on CPUs" in judgement.verdict.sentence
+    assert "on CPUs: not known, because it was measured on CPUs" in judgement.verdict.sentence
+
+
+def test_an_exported_run_has_neither_hosts_nor_gpus_of_its_own(make_results) -> None:
+    results = make_results(
+        "tp=2", axes=["tp"], collectives=["all_reduce"], exponents=[28], source="nccl", where="2 ranks"
+    )
+    verdict = ml.judge(ml.nccl_tests.write(results)).verdict
+    assert verdict.machine == "unknown GPUs"
+    assert "the GPU is missing" in verdict.sentence
+    results.attrs["gpu"] = "NVIDIA H200"
+    text = ml.nccl_tests.write(results)
+    assert "the number of hosts of the 2 ranks is missing" in ml.judge(text).verdict.sentence
+    assert ml.judge(text, nodes=1).verdict.machine == "2 × H200"
+
+
+def test_equal_sentences_are_written_once() -> None:
+    small = log_of(p5().query("size_bytes < 16 * 2**20"))
+    judgement = ml.judge([small, small], nics="8x400")
+    assert len(judgement.verdicts) == 2
+    assert str(judgement).count("not known") == 1
+    assert judgement.next_step.startswith("Measure sizes up to 8 GiB")
+
+
+def test_a_name_of_no_file_is_not_taken_for_a_log() -> None:
+    with pytest.raises(ml.MeshlabError, match=r"^no file 'nccl-tests\.log' exists; check the path"):
+        ml.judge("nccl-tests.log")
 
 
 def test_a_judgement_and_a_report_give_one_answer(tmp_path: Path) -> None:

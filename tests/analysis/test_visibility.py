@@ -123,7 +123,7 @@ def test_the_text_rounds_up_and_names_the_size() -> None:
         ["1.06×", "1.11×", "1.3×", "2.4×", "4×", "100×", "more than 100×"]
     )
     assert str(Visibility("all_reduce", 1 << 20, 3.9, 1.28)) == (
-        "changes of 4× and more at 1\u2009MiB; in turns 1.3×, about 1\u2009min"
+        "changes of 4× or more at 1\u2009MiB; if measured in turns, 1.3× or more in about 1\u2009min"
     )
     assert str(Visibility("barrier", None, 1e4)) == "changes of more than 100× in barrier"
 

@@ -150,3 +150,10 @@ def test_short_names_of_dtypes_are_accepted() -> None:
 def test_half_of_a_surrogate_pair_becomes_a_character_that_can_be_written() -> None:
     assert errors.printable("n\ud800de") == "n\N{REPLACEMENT CHARACTER}de"
     assert errors.printable("\ud83d\ude00 größer") == "\N{GRINNING FACE} größer"
+
+
+def test_apostrophes_do_not_enclose_a_value() -> None:
+    message = "the worker's log is empty, " + "so pass another file, " * 12 + "or the framework's config"
+    assert errors.MeshlabError(message).message == message
+    assert "…'" in errors.MeshlabError(f"unknown axis {'t p ' * 80!r}").message
+    assert "…'" in errors.MeshlabError(f"unknown text {b't p ' * 80!r}").message

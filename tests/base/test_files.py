@@ -230,7 +230,7 @@ def test_a_truncated_compressed_file_is_refused(tmp_path: Path) -> None:
 def test_unknown_texts_are_described() -> None:
     assert describe_text(" \n") == "the text is empty"
     assert describe_text("\x7fELF\0\0") == "the file is binary"
-    assert describe_text("a.log", may_be_name=True) == "no file 'a.log' exists, and the text begins with 'a.log'"
+    assert describe_text("a.log", may_be_name=True) == "no file 'a.log' exists"
     assert describe_text("a\nb", may_be_name=True) == "the text begins with 'a'"
 
 

@@ -330,6 +330,11 @@ def test_invalid_arguments_are_rejected_before_anything_starts(
     assert thread_engines.state == "ready"
 
 
+def test_a_mesh_that_is_passed_first_is_named() -> None:
+    with pytest.raises(BenchError, match=r"^engines must be Engines, not DeviceMesh; start some with ml\.launch"):
+        ml.bench(MESH)  # type: ignore[arg-type]
+
+
 def test_listeners_are_called_after_every_step_and_may_fail(
     thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
 ) -> None:

@@ -48,6 +48,11 @@ def test_bad_statements_are_one_message(log: Path, capsys: pytest.CaptureFixture
         assert capsys.readouterr().err.startswith("meshlab: ")
 
 
+def test_a_log_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["judge", "nowhere.log"]) == 2
+    assert capsys.readouterr().err.startswith("meshlab: cannot read nowhere.log: No such file or directory")
+
+
 def test_curves_of_a_site_are_added(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,7 +60,6 @@ def test_root_causes_come_first_and_consequences_name_them() -> None:
     [
         ("", "the text is empty"),
         ("hello\nworld", "the text begins with 'hello'"),
-        ("no_such.log", "no file 'no_such.log' exists"),
         (b"\0\1\2\3" * 100, "the file is binary"),
         ("<html><body>404</body></html>", "the text is XML that begins with <html>"),
     ],
@@ -73,6 +72,13 @@ def test_a_text_that_nobody_knows_is_described_with_what_could_be_pasted(text: s
     assert "paste " in message
     assert "a log of nccl-tests" in message
     assert "\n" not in message.splitlines()[0]
+
+
+def test_a_name_of_no_file_is_a_mistyped_path() -> None:
+    problem = "^nothing was recognised: no file 'no_such.log' exists; check the path, or pass the text itself$"
+    for function in (ml.explain, ml.read):
+        with pytest.raises(ParseError, match=problem):
+            function("no_such.log")
 
 
 @pytest.mark.parametrize(

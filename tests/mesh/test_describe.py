@@ -89,6 +89,18 @@ def test_the_check_finds_every_kind_of_fault() -> None:
 # -- explain -----------------------------------------------------------------------------------------------------------
 
 
+def test_an_axis_of_one_rank_is_not_the_fastest() -> None:
+    mesh = DeviceMesh("dp=2, tp=4, ep=1")
+    assert "8 ranks · tp is the fastest axis" in mesh_text(mesh)
+    assert mesh_text(mesh).splitlines()[-3:] == [
+        "rank:group of tp",
+        "  dp=0   0:0  1:0  2:0  3:0",
+        "  dp=1   4:1  5:1  6:1  7:1",
+    ]
+    assert "tp is the fastest axis" in mesh._repr_html_()
+    assert "tp (tensor parallel): the fastest axis; the first group is ranks 0 to 3" in mesh.explain()
+
+
 def test_the_explanation_names_the_fastest_axis_and_the_axes_that_cross_nodes() -> None:
     assert DeviceMesh("pp=2, dp=4, cp=1, tp=8").explain().splitlines() == [
         "pp=2, dp=4, cp=1, tp=8: 64 ranks; the last axis is the fastest.",

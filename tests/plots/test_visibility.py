@@ -51,7 +51,7 @@ def test_ticks_do_not_overlap() -> None:
 def test_an_estimate_shows_what_is_visible() -> None:
     estimate = Estimate(12, 30.0, 60.0, 1 << 20, visible=Visibility("all_reduce", 1 << 20, 1.8, 1.2))
     assert "<svg" in estimate._repr_html_()
-    assert "changes of 1.8× and more" in estimate._repr_html_()
+    assert "changes of 1.8× or more" in estimate._repr_html_()
     assert "visible" not in Estimate(12, 30.0, 60.0, 1 << 20)._repr_html_()
 
 

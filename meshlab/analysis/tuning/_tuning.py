@@ -719,6 +719,7 @@ def _range_cells(rows: pd.DataFrame) -> Sequence[list[str]]:
         if part.row is None:
             continue
         gains = 100 * rows.loc[rows["size_bytes"].isin(part.sizes), "gain"].to_numpy(float)
+        gains = gains.clip(max=99)  # no call takes no time, as a rounded 100 % would mean
         first, last = format_size(part.sizes[0]), format_size(part.sizes[-1])
         low, high = f"{gains.min():.0f}", f"{gains.max():.0f}"
         span = first if first == last else f"{first} to {last}"

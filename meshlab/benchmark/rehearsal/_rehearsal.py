@@ -450,7 +450,7 @@ class Rehearsal:
         for text, names in cuts.items():
             if text:
                 of = f" of {' and of '.join(names)}" if len(cuts) > 1 else ""
-                notes.append(f"only {text}{of} rehearsed, and times extrapolated to a whole step")
+                notes.append(f"only {text}{of} were rehearsed, and the times are extrapolated to a whole step")
         if self.size_scale != 1:
             notes.append(f"messages and computation per call are {fraction(self.size_scale)} of the job's")
         rate = f"{self.flops_per_us / 1e6:,.3g} TFLOP/s"

@@ -17,6 +17,7 @@ from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.benchmark._executor import sharing_of
 from meshlab.benchmark._overlap import can_overlap
+from meshlab.benchmark._preparation import check_engines
 from meshlab.benchmark._progress import progress_bar
 from meshlab.benchmark.on_ranks._environment import describe_rank
 from meshlab.benchmark.on_ranks._training_step import (
@@ -181,8 +182,7 @@ def rehearse(
     2  communication    tp      2         8192        0
     3  communication    dp      2        16384        0
     """
-    if not isinstance(engines, Engines):
-        raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
+    check_engines(engines)
     rate = _TFLOPS if isinstance(tflops, ComputeRates) else tflops
     choices = _Choices(scale, size_scale, compute, rate, rounds, steps, check, effect, deadline_s)
     if compute == "products" and engines.backend not in GPU_BACKENDS:

@@ -19,6 +19,7 @@ from meshlab.base._units import format_size
 from meshlab.benchmark._bench import check_options
 from meshlab.benchmark._executor import sharing_of
 from meshlab.benchmark._overlap import can_overlap
+from meshlab.benchmark._preparation import check_engines
 from meshlab.benchmark._progress import progress_bar
 from meshlab.benchmark.on_ranks._training_step import RecordedStep, StepOptions, StepTimes, count_wrong, measure_steps
 from meshlab.benchmark.rehearsal._recorded_program import Gaps, RecordedOrder, check_ranks
@@ -139,8 +140,7 @@ def replay(
 
 def _check_arguments(engines: object, trace: object, size_scale: object, budget_s: object) -> None:
     """Raise if an argument has the wrong type."""
-    if not isinstance(engines, Engines):
-        raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
+    check_engines(engines)
     if not isinstance(trace, Trace):
         raise BenchError(f"trace must be a Trace, not {type(trace).__name__}", hint="read one with ml.Trace.read()")
     for name, value in (("size_scale", size_scale), ("budget_s", budget_s)):

@@ -13,6 +13,7 @@ from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
 from meshlab.benchmark._bench import check_fit
 from meshlab.benchmark._overlap import as_product
+from meshlab.benchmark._preparation import check_engines
 from meshlab.benchmark._progress import progress_bar
 from meshlab.benchmark.tuning._environments import Setting
 from meshlab.benchmark.tuning._options import TuningOption, check_options, options_for, settings_for
@@ -124,8 +125,7 @@ def tune(
     Traceback (most recent call last):
     meshlab.errors.BenchError: threads have one algorithm per collective, so there is nothing to tune; use nccl or mpi
     """
-    if not isinstance(engines, Engines):
-        raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
+    check_engines(engines)
     mesh = as_mesh(mesh, fill=engines.world_size)
     engines.check_mesh(mesh)
     names = _names(collectives)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshlab.base._errors import MeshError, ParseError, TopologyError
+from meshlab.mesh._describe import fastest_axis
 from meshlab.mesh._groups import Groups
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model._cluster import Cluster
@@ -205,11 +206,6 @@ def _cluster_view(cluster: Cluster, level: str | Sequence[str] | None) -> View:
         cluster=cluster,
         notes=tuple(notes),
     )
-
-
-def fastest_axis(mesh: DeviceMesh) -> str:
-    """Return the fastest axis with more than one rank, or the last axis if all have size 1."""
-    return next((axis.name for axis in reversed(mesh.axes) if axis.size > 1), mesh.axis_names[-1])
 
 
 def _count(number: int, noun: str) -> str:
