@@ -137,7 +137,7 @@ def membership(
     """Draw one cell per rank, coloured by its group.
 
     Ranks are in rank order, row by row, with the fastest axis along x. A gap separates cells of different groups,
-    because colours repeat after eight groups. If there is room, cells contain the rank and the number of the group.
+    because colours repeat after eight groups. If there is room, cells contain the rank and the name of the group.
     Ranks without a group are hatched.
 
     Parameters
@@ -248,7 +248,9 @@ def _draw_numbers(ax: Axes, groups: Groups, color: npt.NDArray[np.int32], cell: 
         return "number: group" if runs else ""
     rank_width = text_width(str(color.size - 1), _TEXT, weight="bold") + 4
     prefix = "rank " if cell >= rank_width + text_width("rank ", _TEXT, weight="bold") else ""
-    word = f"{groups.name} " if cell >= width + 2 + text_width(f"{groups.name} ", _TEXT) else ""
+    # The name of a group, such as tp_0. "tp 0" would be a coordinate, as beside the rows.
+    last = groups[len(groups) - 1].name
+    has_name = cell >= text_width(last, _TEXT) + 4
     with_rank = cell >= max(rank_width, 2.6 * _TEXT)
     if not with_rank and cell < width:
         return ""
@@ -258,13 +260,14 @@ def _draw_numbers(ax: Axes, groups: Groups, color: npt.NDArray[np.int32], cell: 
         line = 0.65 * _TEXT / cell if with_rank and number >= 0 else 0.0
         ink = inks[row][column] if number >= 0 else mpl.rcParams["text.color"]
         if number >= 0:
-            texts.append(CellText(f"{word}{number}" if with_rank else str(number), column, row + line, ink))
+            name = groups[number].name if has_name else str(number)
+            texts.append(CellText(name if with_rank else str(number), column, row + line, ink))
         if with_rank:
             texts.append(CellText(f"{prefix}{rank}", column, row - line, ink, is_bold=True))
     ax.add_artist(CellTexts(texts, _TEXT))
     if not with_rank:
         return "number: group"
-    return "" if prefix and word else "bold: rank, below: group"
+    return "" if prefix and has_name else "bold: rank, below: group"
 
 
 def _run_centres(color: npt.NDArray[np.int32], *, within_cells: bool) -> tuple[Any, Any, Any]:
