@@ -216,3 +216,12 @@ def test_a_refused_attempt_at_another_port_says_nothing_about_a_timeout() -> Non
     (same,) = [item for item in findings(refused.format(29500), timeout) if item.severity == "error"]
     assert "got no answer" in other.why
     assert "refused" in same.why
+
+
+def test_a_store_that_was_reached_before_is_lost_and_not_unreachable() -> None:
+    error = (
+        "torch.distributed.elastic.rendezvous.RendezvousConnectionError: The connection to the C10d store has failed."
+    )
+    (finding,) = findings('  File "c10d_rendezvous_backend.py", line 119, in _call_store', error)
+    assert (finding.code, finding.title) == ("net-unreachable", "The TCP store was lost")
+    assert "could not connect" in findings(error)[0].why

@@ -205,7 +205,18 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
         )
     if not targets:
         matches = other_lines(paste).matches(_RDZV, "RendezvousConnectionError", "connect() timed out")
-        if matches:
+        if matches and other_lines(paste).numbers("in _call_store", "in get_state", "in num_nodes_waiting"):
+            yield store_unreachable.finding(
+                "error",
+                _hosts([line for line, _ in matches]) or "the host that prints it",
+                "The agent of torchrun lost the store, which it had reached before: the agent that hosts it ended, on "
+                "the host of --rdzv-endpoint, or the network between them broke.",
+                "Read the log of torchrun on the host of --rdzv-endpoint: it ended before, because its job was done or "
+                "had failed. If several jobs share one endpoint, give each of them a port of its own.",
+                [line for line, _ in matches],
+                title="The TCP store was lost",
+            )
+        elif matches:
             yield store_unreachable.finding(
                 "error",
                 _hosts([line for line, _ in matches]) or "the host that prints it",
