@@ -82,6 +82,11 @@ LAUNCHERS = {
         'slurmstepd: error: mpi/pmix_v5: _dmdx_req: node6 [0]: pmixp_dmdx.c:319: Bad request from node7: nspace "s"',
         "node6",
     ),
+    "contribution": (
+        "error:  mpi/pmix_v4: _process_server_request: node2 [0]: pmixp_server.c:935: 0x4: unexpected contrib from "
+        "node3",
+        "node2",
+    ),
     "MPICH": (
         "Abort(5): Fatal error in internal_Init_thread: Other MPI error, error stack:\ninternal_Init_thread(4): "
         "MPI_Init_thread(required=3) failed\nMPID_Init(516)...: \nfind_provider(170): OFI fi_getinfo() failure",
@@ -198,6 +203,7 @@ def test_more_gpus_than_the_host_has_are_found() -> None:
             "ValueError: The number of required GPUs exceeds the total number of available GPUs in the cluster.",
             "Ray has",
         ),
+        ("ValueError: No slot '2' specified on host 'localhost'", "--include"),
         ("ValueError: Current node has no GPU available. current_node_resource={'CPU': 64.0}", "no free GPU"),
         ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "No GPU is visible"),
     ],

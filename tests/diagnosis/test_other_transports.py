@@ -48,6 +48,36 @@ def findings(text: str) -> list[TextFinding]:
             "(I/O error - UNDELIVERABLE)",
         ),
         (
+            "MPIDI_CH3U_Request_unpack_uebuf(599): Message truncated; 1536 bytes received but buffer size is 1024",
+            "size-mismatch",
+            "error",
+            "the rank that prints it",
+            "1536 bytes for 1024",
+        ),
+        (
+            "[nodeA:9] *** An error occurred in MPI_Recv\n[nodeA:9] *** MPI_ERR_TRUNCATE: message truncated",
+            "size-mismatch",
+            "error",
+            "the rank that prints it, MPI_Recv",
+            "longer than its buffer",
+        ),
+        (
+            "tree_reduce(190): message sizes do not match across processes in the collective routine: Received 4 but "
+            "expected 8",
+            "size-mismatch",
+            "error",
+            "the rank that prints it",
+            "4 bytes arrived instead of 8",
+        ),
+        (
+            "Fatal error in PMPI_Bcast: Other MPI error, error stack:\nPMPI_Bcast(7)..: MPI_Bcast(count=1) failed\n"
+            "MPIR_Bcast(9): Invalid communicator",
+            "mpi-error",
+            "warning",
+            "the rank that prints it",
+            "MPI_Bcast failed: Invalid communicator.",
+        ),
+        (
             "but there are no active ports detected (or Open MPI was unable to use",
             "ib-port-down",
             "warning",
@@ -115,6 +145,7 @@ def test_the_error_is_found_and_claims_no_more_than_its_line(
         "nodeA:1:2 [3] NCCL INFO NET/OFI Selected Provider is efa",
         "libfabric:9:17:efa:core:efa_x():5<warn> FI_HMEM capability requires RDMA",
         "src/x.cpp:9: non-zero status: 7 of a test",
+        "nodeA:1:2 [3] bootstrap.cc:5 NCCL WARN Message truncated : received 1024 bytes instead of 256",
         "DeepEP: Allocating buffer size: 2115.1 MB",
     ],
 )

@@ -157,8 +157,11 @@ _PHRASES = (
     ),
     _Phrase(
         "exchange",
-        re.compile(r"mpi/pmix\w*: _dmdx_req: (?P<node>[^\s\[]+).*?: (?P<reason>Bad request from .*)"),
-        ("_dmdx_req:",),
+        re.compile(
+            r"mpi/pmix\w*: (?:_dmdx_req|_process_server_request): (?P<node>[^\s\[]+) .*?: "
+            r"(?P<reason>(?:Bad request|unexpected contrib) from .*)"
+        ),
+        ("_dmdx_req:", "unexpected contrib from"),
     ),
     _Phrase(
         "direct",
@@ -343,7 +346,7 @@ def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
             "or the TCP connection broke. The processes there are lost, and mpirun then ends the job."
         )
     elif first.kind == "init":
-        innermost, stack = _innermost_error(paste, first.line.number)
+        innermost, stack = innermost_error(paste, first.line.number)
         lines += stack
         why = f"The processes started, but MPI could not initialise: {innermost or first.reason}."
         if "fi_getinfo" in why or "addrinfo() failed" in why:
@@ -371,7 +374,7 @@ def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
 _STACK = re.compile(r"^\w+\(\d+\)\.*: ?(?P<text>.*)$")
 
 
-def _innermost_error(paste: Paste, number: int) -> tuple[str, list[PasteLine]]:
+def innermost_error(paste: Paste, number: int) -> tuple[str, list[PasteLine]]:
     """Return the last text of the error stack of MPICH below a line, which is closest to the cause."""
     innermost = ""
     lines: list[PasteLine] = []
@@ -391,7 +394,7 @@ _REQUESTED = re.compile(
     r"|no CUDA-capable device is detected|No CUDA GPUs are available"
     r"|local_world_size \((?P<local>\d+)\) must be less than or equal to the number of visible devices "
     r"\((?P<visible>\d+)\)"
-    r"|Current node has no GPU available"
+    r"|Current node has no GPU available|No slot '\d+' specified on host '[^']*'"
 )
 _PLACEMENT = re.compile(r"Waiting for creating a placement group of specs for (?P<seconds>\d+) seconds")
 
@@ -410,7 +413,7 @@ def too_few_gpus(paste: Paste) -> Iterator[TextFinding]:
     matches += other_lines(paste).matches(
         _REQUESTED,
         *("requested but only", "no GPUs found", "number of required GPUs", "no CUDA-capable", "No CUDA GPUs"),
-        *("number of visible devices", "has no GPU available"),
+        *("number of visible devices", "has no GPU available", "specified on host"),
     )
     if not matches:
         yield from _waits_for_gpus(paste)
@@ -433,6 +436,8 @@ def too_few_gpus(paste: Paste) -> Iterator[TextFinding]:
         if counted
         else "Ray has fewer free GPUs than the layout of the engine asks for."
         if all("required GPUs" in match[0] for _, match in matches)
+        else "The GPUs that DeepSpeed should use (--include) are not all in its host file or on the host."
+        if all("No slot" in match[0] for _, match in matches)
         else "The engine of vLLM was started on a host on which Ray has no free GPU."
         if all("Current node" in match[0] for _, match in matches)
         else "No GPU is visible to the process."

@@ -11,6 +11,7 @@ from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.formats._nccl_lines import NOT_NAMED, affected, source_host, text_list
 from meshlab.diagnosis.formats._torch_lines import last_rank_prefix
+from meshlab.diagnosis.rules._launching import innermost_error
 from meshlab.diagnosis.rules._line_rules import LineRule, others_having, others_matching, rules_of
 
 _ENDED = ("rank-died", "worker-exited")
@@ -59,6 +60,72 @@ def mpi_unreachable(paste: Paste) -> Iterator[TextFinding]:
         "MPI 5 on), or --mca pml ucx with UCX; check OMPI_MCA_* in the environment and openmpi-mca-params.conf"
         + ("." if is_local else ", and the interfaces with --mca btl_tcp_if_include NETWORK/BITS."),
         lines,
+    )
+
+
+_TRUNCATED = re.compile(
+    r"MPI_ERR_TRUNCATE|Message truncated(?! :)(?:; (?P<received>\d+) bytes received but buffer size is "
+    r"(?P<buffer>\d+))?"
+    r"|message sizes do not match across processes in the collective routine: Received (?P<part>\d+) but expected "
+    r"(?P<expected>\d+)"
+)
+_CALL = re.compile(r"An error occurred in (?P<call>MPI_\w+)|Fatal error in (?:internal_|P(?=MPI_))?(?P<fatal>\w+): ")
+_REASON = re.compile(r"\*\*\* (?P<reason>MPI_ERR_\w+: .*)")
+
+
+@rule(
+    "size-mismatch",
+    "Two ranks disagree on the size of a transfer",
+    source=("MPI 4.1, section 3.2.4: MPI_ERR_TRUNCATE", "MPICH src/mpid"),
+    causes=_ENDED,
+)
+def mpi_truncated(paste: Paste) -> Iterator[TextFinding]:
+    """Look for messages of MPI that are longer than the buffer of their receiver."""
+    matches = other_lines(paste).matches(
+        _TRUNCATED, "MPI_ERR_TRUNCATE", "Message truncated", "message sizes do not match"
+    )
+    if not matches:
+        return
+    lines = [line for line, _ in matches]
+    sizes = next((match for _, match in matches if match["received"] or match["part"]), None)
+    calls = other_lines(paste).matches(_CALL, "An error occurred in MPI_", "Fatal error in ")
+    call = next((match["call"] or match["fatal"] for _, match in calls), "")
+    why = "A rank got a message that is longer than its buffer"
+    if sizes is not None and sizes["received"]:
+        why += f": {sizes['received']} bytes for {sizes['buffer']}"
+    elif sizes is not None:
+        part, expected = sizes.group("part", "expected")
+        why = f"The sizes of a collective differ between ranks: {part} bytes arrived instead of {expected}"
+    yield mpi_truncated.finding(
+        "error",
+        _who(paste, [line.number for line in lines]) + (f", {call}" if call.startswith("MPI_") else ""),
+        f"{why}. The ranks call the same collective with different counts or types, or are in different calls.",
+        "Compare the counts, types and order of the calls on all ranks. With MPICH, -check_mpi of Intel MPI or MUST "
+        "find "
+        "the first call that differs.",
+        lines,
+    )
+
+
+@rule("mpi-error", "A call of MPI failed", source="MPI 4.1, section 9.3", causes=("worker-exited",))
+def mpi_error(paste: Paste) -> Iterator[TextFinding]:
+    """Look for errors of MPI after its start that no other rule knows."""
+    calls = other_lines(paste).matches(_CALL, "An error occurred in MPI_", "Fatal error in ")
+    calls = [(line, match) for line, match in calls if "Init" not in (match["call"] or match["fatal"])]
+    if not calls or list(mpi_truncated.check(paste)) or other_lines(paste).numbers("OFI poll failed"):
+        return
+    line, match = calls[0]
+    reason, stack = innermost_error(paste, line.number)
+    reasons = other_lines(paste).matches(_REASON, "MPI_ERR_")
+    reason = reasons[0][1]["reason"] if reasons else reason
+    yield mpi_error.finding(
+        "warning",
+        _who(paste, [item.number for item, _ in calls]),
+        f"{match['call'] or match['fatal']} failed"
+        + (f": {reason[:200]}." if reason else ", and the text gives no reason."),
+        "Read the log of all ranks above this line for the first error: a rank that ended, or a call with other "
+        "arguments than on the other ranks.",
+        [line, *stack],
     )
 
 
@@ -195,6 +262,8 @@ def deep_ep_timeout(paste: Paste) -> Iterator[TextFinding]:
 OTHER_TRANSPORT_RULES = rules_of(
     __name__,
     mpi_unreachable,
+    mpi_truncated,
+    mpi_error,
     LineRule(
         code="rank-died",
         title="A peer of MPI cannot be reached any more",
