@@ -148,6 +148,11 @@ MEMORY = {
 }
 
 
+def test_the_device_of_a_line_without_its_host_is_no_rank() -> None:
+    (finding,) = oom_rank(Paste("[10] ./src/include/alloc.h:58 NCCL WARN Cuda failure 'out of memory'"))
+    assert finding.subject == "GPU 10"
+
+
 @pytest.mark.parametrize("source", MEMORY)
 def test_a_rank_without_gpu_memory_is_found(source: str) -> None:
     text, subject = MEMORY[source]

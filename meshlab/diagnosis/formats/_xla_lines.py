@@ -112,10 +112,11 @@ def read_waiting_threads(paste: Paste) -> tuple[WaitingThread, ...]:
 
 def read_refused_coordinators(paste: Paste) -> dict[tuple[str, str], list[int]]:
     """Return the addresses of a coordination service that could not be reached, and why, with their lines."""
-    if _OF_COORDINATION.search(paste.text) is None:
+    matches = other_lines(paste).matches(_REFUSED, "Failed to connect to remote host")
+    if not matches or _OF_COORDINATION.search(paste.text) is None:
         return {}
     refused: dict[tuple[str, str], list[int]] = {}
-    for line, match in other_lines(paste).matches(_REFUSED, "Failed to connect to remote host"):
+    for line, match in matches:
         refused.setdefault((match["address"], match["why"].strip()), []).append(line.number)
     return refused
 

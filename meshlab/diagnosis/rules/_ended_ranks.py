@@ -460,6 +460,8 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
         gpu = _GPU.search(near)
         message = message_of(line)
         place = f"GPU {gpu['gpu']}" if gpu else ""
+        if message.device is not None and message.pid is None:
+            rank = message.rank  # the number in brackets is the device, where the host was cut
         if message.device is not None:
             place = f"{message.host or ''} GPU {message.device}".strip()
         where = ", ".join(text for text in ("" if rank is None else f"rank {rank}", place) if text)

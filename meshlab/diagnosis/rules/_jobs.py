@@ -77,7 +77,7 @@ def transfer_size_mismatch(paste: Paste) -> Iterator[TextFinding]:
     )
 
 
-_OF_BOOTSTRAP = re.compile(r"^(?!.*NET/)")
+_OF_BOOTSTRAP = re.compile(r"^(?!.*(?:NET/|nvshmem))")  # NVSHMEM has its own rule
 
 # -- errors of CUDA that NCCL meets ------------------------------------------------------------------------------------
 

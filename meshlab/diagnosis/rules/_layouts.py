@@ -131,8 +131,8 @@ def _model(paste: Paste) -> Iterator[TextFinding]:
         yield layout_does_not_fit.finding(
             "error",
             f"{what} {size}, {axis} {degree}{_who(lines)}",
-            f"{what[:1].upper()}{what[1:]} is {size}, which {axis} {degree} does not divide, so the ranks would get "
-            "unequal parts.",
+            f"{'The ' * what.startswith('number')}{what} is {size}, which {axis} {degree} does not divide, so the "
+            "ranks would get unequal parts.",
             f"Choose a degree that divides it, and use the other GPUs on another axis (pipeline or data parallel)."
             f"{_divisors(size)}",
             lines,
@@ -157,8 +157,8 @@ def _batch(paste: Paste) -> Iterator[TextFinding]:
     match = matches[0][1]
     if match["batch"]:
         batch, micro, steps, world = (whole(match[name]) for name in ("batch", "micro", "steps", "world"))
-        ranks = _count(match["world"], "rank", "s")
-        why = f"The batch size is {batch}, but {micro} per GPU × {steps} steps × {ranks} is {micro * steps * world}."
+        ranks, accumulated = _count(match["world"], "rank", "s"), _count(match["steps"], "step", "s")
+        why = f"The batch size is {batch}, but {micro} per GPU × {accumulated} × {ranks} is {micro * steps * world}."
         if world == 1 and batch > micro * steps:
             why += " DeepSpeed sees a world size of 1, often because the process was not told of the others."
         do = (

@@ -420,10 +420,11 @@ PEER_RULES = rules_of(
         looks_for="A program turns P2P on between GPUs that do not have it.",
         find=matching(_ENABLE_PEER, "peer access is not supported"),
         subject=NOT_NAMED,
-        why="A program called cudaDeviceEnablePeerAccess for GPUs between which the driver offers no P2P. Its custom "
-        "all-reduce needs P2P; NCCL itself does not.",
-        do="Turn the custom all-reduce off (TensorRT-LLM: build without --use_custom_all_reduce, vLLM: "
-        "--disable-custom-all-reduce). nvidia-smi topo -p2p r shows which pairs have P2P.",
+        why="A program asked CUDA for P2P between GPUs for which the driver offers none. The custom all-reduce of an "
+        "inference engine needs it; NCCL itself does not.",
+        do="If it is an inference engine, turn its custom all-reduce off (TensorRT-LLM: build without "
+        "--use_custom_all_reduce, vLLM: --disable-custom-all-reduce). nvidia-smi topo -p2p r shows which pairs have "
+        "P2P.",
         source="CUDA Runtime API, cudaErrorPeerAccessUnsupported",
     ),
     LineRule(

@@ -146,12 +146,12 @@ def threads_waiting(paste: Paste) -> Iterator[TextFinding]:
         why + (" XLA ended the process because of it." if first.ended else " This may still go on."),
         (
             "Look whether all processes came as far as this, and set NCCL_DEBUG=INFO on all of them: the one without "
-            "Init COMPLETE, or its network (NCCL_SOCKET_IFNAME), is the cause. "
+            "Init COMPLETE, or its network (NCCL_SOCKET_IFNAME), is the cause. If they are only slow, raise "
+            "--xla_gpu_first_collective_call_terminate_timeout_seconds in XLA_FLAGS."
             if setup
             else "Look for the first error of this process above these lines, and get the stacks of its threads ("
-            "py-spy dump --native --pid PID). "
-        )
-        + "If it is only slow, raise --xla_gpu_executable_terminate_timeout_seconds in XLA_FLAGS.",
+            "py-spy dump --native --pid PID)."
+        ),
         lines,
     )
 
