@@ -281,8 +281,7 @@ def gpu_needs_recovery(paste: Paste) -> Iterator[TextFinding]:
             "a GPU of this host, which the line does not name",
             "The driver refuses work because a GPU has to be reset (NV_ERR_RESET_REQUIRED).",
             "Find the GPU and the first error in dmesg (Xid), and end its processes; then reset it (nvidia-smi -r -i "
-            "N), "
-            "or reboot.",
+            "N), or reboot.",
             lines,
         )
 

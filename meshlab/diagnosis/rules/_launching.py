@@ -464,11 +464,9 @@ def _waits_for_gpus(paste: Paste) -> Iterator[TextFinding]:
             "warning",
             "the cluster of Ray",
             f"vLLM has waited {seconds} s for Ray to reserve its GPUs: not enough of them are free, or the host that "
-            f"the "
-            "first reservation names is not one of Ray's.",
+            "the first reservation names is not one of Ray's.",
             "Compare ray status with the GPUs that the layout needs, end jobs that still hold GPUs, and set "
-            "VLLM_HOST_IP "
-            "on each host to the address under which Ray lists it.",
+            "VLLM_HOST_IP on each host to the address under which Ray lists it.",
             [line for line, _ in matches],
         )
 

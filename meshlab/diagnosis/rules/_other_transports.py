@@ -101,8 +101,7 @@ def mpi_truncated(paste: Paste) -> Iterator[TextFinding]:
         _who(paste, [line.number for line in lines]) + (f", {call}" if call.startswith("MPI_") else ""),
         f"{why}. The ranks call the same collective with different counts or types, or are in different calls.",
         "Compare the counts, types and order of the calls on all ranks. With MPICH, -check_mpi of Intel MPI or MUST "
-        "find "
-        "the first call that differs.",
+        "find the first call that differs.",
         lines,
     )
 

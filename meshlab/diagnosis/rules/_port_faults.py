@@ -187,8 +187,7 @@ _NIC_FAULTS: tuple[tuple[re.Pattern[str], tuple[str, ...], Level, str, str], ...
         "error",
         "The firmware of the NIC stopped or reported a fatal error, so nothing goes through it until it is reset.",
         "Take the host out, save the output of mstdump or sysinfo-snapshot for NVIDIA, update the firmware "
-        "(mlxfwmanager) "
-        "and power the host off and on. If it happens again, replace the NIC.",
+        "(mlxfwmanager) and power the host off and on. If it happens again, replace the NIC.",
     ),
     (
         re.compile(rf"{_NIC}.*TX timeout"),
@@ -253,14 +252,12 @@ def pcie_errors(paste: Paste) -> Iterator[TextFinding]:
         yield pcie_errors.finding(
             "error" if not is_corrected else "warning" if len(same) >= _MANY_CORRECTED else "info",
             f"PCIe device {first_names(list(buses))}",
-            f"{len(same)} error{'s' * (len(same) > 1)} of PCIe that the link corrected: transfers were repeated. A "
-            f"few are "
-            "harmless; many of them slow the device down, and come from a poor contact, riser or slot."
+            f"{len(same)} error{'s' * (len(same) > 1)} of PCIe that the link corrected: transfers were repeated. A few "
+            "are harmless; many of them slow the device down, and come from a poor contact, riser or slot."
             if is_corrected
             else "A transfer over PCIe failed and was not repaired, so the device or its driver usually stops.",
             "Find the device below this port (lspci -tv). Reseat the card and the riser, update the BIOS, and compare "
-            "the "
-            "counters later (aer_dev_correctable in /sys/bus/pci/devices).",
+            "the counters later (aer_dev_correctable in /sys/bus/pci/devices).",
             [line for line, _ in same],
         )
 

@@ -201,8 +201,7 @@ def _without_call(paste: Paste, log: TorchLog) -> Iterator[TextFinding]:
             "error",
             f"{ranks} of {group}, collective {numbers}",
             f"Collective {numbers} of {group} timed out on {ranks}, which noticed it and need not be the cause. The "
-            f"line "
-            "of the watchdog that names the collective is not in the text.",
+            "line of the watchdog that names the collective is not in the text.",
             f"Paste the lines with 'Watchdog caught' of {ranks}, and those of all other ranks of this group: the one "
             "that did not come to this collective, or ended before, is the cause.",
             [status.line for status in statuses],

@@ -76,8 +76,7 @@ def task_silent(paste: Paste) -> Iterator[TextFinding]:
             "error",
             number_list(silent, "process"),
             f"The coordination service got no more heartbeats from {number_list(silent, 'process')}: it ended, its "
-            f"host "
-            "or the network failed, or it was too busy to send them. It then ends the others.",
+            "host or the network failed, or it was too busy to send them. It then ends the others.",
             "Read the log of this process before that time, and look at its host (dmesg -T, kubectl describe pod). If "
             "it was only slow, as while much memory is pinned, raise heartbeat_timeout_seconds in "
             "jax.distributed.initialize.",
