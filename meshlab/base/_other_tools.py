@@ -57,7 +57,7 @@ OTHER_TOOLS: tuple[OtherTool, ...] = (
         _INSTEAD_OF_AMD,
     ),
     OtherTool("the output of UCC", ("UCC  ERROR", "UCC ERROR", "UCC  WARN", "UCC WARN", "ucc_perftest"), _INSTEAD),
-    OtherTool("the output of UCX", ("UCX  ERROR", "UCX ERROR", "UCX  WARN", "ucx_perftest"), _INSTEAD),
+    OtherTool("the output of ucx_perftest", ("ucx_perftest",), _INSTEAD),
     OtherTool(
         "a log of the NVIDIA Fabric Manager",
         ("Fabric Manager version", "Fabric Manager - version", "nv-fabricmanager: ", "FM starting NvLink"),

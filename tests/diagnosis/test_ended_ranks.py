@@ -148,6 +148,11 @@ MEMORY = {
 }
 
 
+def test_the_device_of_a_line_without_its_host_is_no_rank() -> None:
+    (finding,) = oom_rank(Paste("[10] ./src/include/alloc.h:58 NCCL WARN Cuda failure 'out of memory'"))
+    assert finding.subject == "GPU 10"
+
+
 @pytest.mark.parametrize("source", MEMORY)
 def test_a_rank_without_gpu_memory_is_found(source: str) -> None:
     text, subject = MEMORY[source]
@@ -239,7 +244,41 @@ def test_a_crash_is_found_in_the_words_of_every_program(source: str) -> None:
 def test_a_job_that_slurm_ended_is_not_blamed_on_its_ranks() -> None:
     text = "slurmstepd: error: *** STEP 12.0 ON node1 CANCELLED AT 2024-05-01T10:00:00 DUE TO TIME LIMIT ***"
     assert codes(text) == ["ended-by-launcher"]
-    assert codes(text.replace(" DUE TO TIME LIMIT", "")) == []
+    (finding,) = ended_by_launcher(Paste(text.replace(" DUE TO TIME LIMIT", "")))
+    assert (finding.severity, finding.subject) == ("info", "step 12.0 on node1")
+    failed = "srun: error: node2: task 9: Exited with exit code 1\n" + text.replace(" DUE TO TIME LIMIT", "")
+    (finding,) = ended_by_launcher(Paste(failed))
+    assert finding.severity == "normal"
+
+
+@pytest.mark.parametrize(
+    "error", ["Connection closed by peer [10.0.0.7]:10895", "Read error [10.0.0.7]:25266: Connection reset by peer"]
+)
+def test_a_closed_connection_of_gloo_leads_to_the_other_rank(error: str) -> None:
+    text = f"RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] {error}"
+    (finding,) = rank_died(Paste(text))
+    assert (finding.severity, finding.subject) == ("warning", "a rank on 10.0.0.7")
+    assert "do not show which" in finding.why
+    assert not list(rank_died(Paste(f"{text}\ntorch.OutOfMemoryError: CUDA out of memory.")))
+
+
+@pytest.mark.parametrize(
+    ("text", "subject"),
+    [
+        (
+            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+            "a worker of vLLM",
+        ),
+        (
+            "Unknown: Horovod has been shut down. This was caused by an exception on one of the ranks",
+            "another rank of Horovod",
+        ),
+    ],
+)
+def test_a_process_that_only_reports_a_failure_is_not_its_cause(text: str, subject: str) -> None:
+    (finding,) = ml.explain(text).findings
+    assert (finding.code, finding.severity, finding.subject) == ("worker-exited", "info", subject)
+    assert "not the cause" in finding.why
 
 
 def table(*blocks: tuple[int, int, str]) -> str:

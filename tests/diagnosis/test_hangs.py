@@ -244,6 +244,10 @@ def test_ranks_that_wait_for_the_id_of_a_communicator_wait_for_its_first_rank() 
     )
     assert "rank 0 of the group" in next(iter(rank_missing(paste(line.format("wait timeout after 600000ms"))))).subject
     assert not list(rank_missing(paste(line.format("Connection reset by peer"))))
+    misspelt = line.replace("retrieving", "retreiving").format(
+        "Timeout waiting for key: default_pg/0/0 after 1800000 ms"
+    )
+    assert "rank 0 of the group" in next(iter(rank_missing(paste(misspelt)))).subject
 
 
 def test_a_stuck_watchdog_is_no_timeout_of_a_collective() -> None:
@@ -513,3 +517,23 @@ def test_random_numbers_of_gloo_are_no_count_of_calls() -> None:
     (finding,) = order_mismatch(paste(f"{here}, but {there}."))
     assert finding.severity == "warning"
     assert "made call" not in finding.why
+
+
+def test_a_timeout_of_which_only_the_numbers_are_shown_names_no_collective() -> None:
+    line = (
+        "[rank5]:[E227 16:30:43 ProcessGroupNCCL.cpp:1834] [PG ID 2 PG GUID 3 Rank 1] {}, last enqueued NCCL work: {}, "
+    )
+    line += "last completed NCCL work: 31."
+    detected = line.format("Exception (either an error or timeout) detected by watchdog at work: 32", 33)
+    (finding,) = nccl_timeout(paste(detected, line.format("Timeout at NCCL work: 32", 33)))
+    assert finding.subject == "rank 5 of PG 3, collective 32"
+    assert "need not be the cause" in finding.why
+    assert not list(nccl_timeout(paste(detected)))
+
+
+def test_an_operation_of_gloo_that_waits_too_long_names_the_rank_that_noticed() -> None:
+    text = "[rank3]: RuntimeError: [gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation "
+    (finding,) = nccl_timeout(paste(f"{text}to complete"))
+    assert (finding.subject, finding.title) == ("rank 3, Gloo", "An operation of Gloo timed out")
+    assert "waited 30 min" in finding.why
+    assert "does not name the other one" in finding.why

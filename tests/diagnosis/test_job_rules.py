@@ -57,6 +57,8 @@ ECHO = warn("Socket recv failed while polling for opId=0x7f", "proxy.cc:1143")
 def test_a_peer_that_ended_is_found_if_nothing_else_is() -> None:
     finding = by_code(CLOSED + ECHO)["rank-died"]
     assert finding.subject == "a process on nodeB, noticed by nodeA GPU 2"
+    own = CLOSED.replace("peer nodeB<", "peer nodeA.site.example<")
+    assert by_code(CLOSED + own)["rank-died"].subject == "a process on nodeB, noticed by nodeA GPU 2"
 
 
 @pytest.mark.parametrize(

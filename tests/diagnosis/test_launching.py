@@ -76,6 +76,22 @@ LAUNCHERS = {
     ),
     "ORTE": ("ORTE was unable to reliably start one or more daemons.", "mpirun"),
     "slots": ("There are not enough slots available in the system to satisfy the 16\nslots", "mpirun"),
+    "map": ("A sequential map was requested, but not enough node entries\nwere given", "mpirun"),
+    "bind": ("[proxy:0:0@node5] HYDT_topo_bind (tools/topo/topo.c:89): no topology library available", "node5"),
+    "exchange": (
+        'slurmstepd: error: mpi/pmix_v5: _dmdx_req: node6 [0]: pmixp_dmdx.c:319: Bad request from node7: nspace "s"',
+        "node6",
+    ),
+    "contribution": (
+        "error:  mpi/pmix_v4: _process_server_request: node2 [0]: pmixp_server.c:935: 0x4: unexpected contrib from "
+        "node3",
+        "node2",
+    ),
+    "MPICH": (
+        "Abort(5): Fatal error in internal_Init_thread: Other MPI error, error stack:\ninternal_Init_thread(4): "
+        "MPI_Init_thread(required=3) failed\nMPID_Init(516)...: \nfind_provider(170): OFI fi_getinfo() failure",
+        "MPI_Init",
+    ),
     "plugin": ("srun: error: Couldn't find the specified plugin name for mpi/pmix looking at all files", "srun"),
     "direct": ('The application appears to have been direct launched using "srun",', "srun"),
     "credential": (
@@ -179,6 +195,16 @@ def test_more_gpus_than_the_host_has_are_found() -> None:
     [
         ("Invalid number of GPUs: 16 requested but only 8 were found.", "16 GPUs are asked for and 8 are visible"),
         ("[rank9]: torch.AcceleratorError: CUDA error: invalid device ordinal", "does not exist"),
+        (
+            "AssertionError: local_world_size (16) must be less than or equal to the number of visible devices (8).",
+            "16 GPUs are asked for and 8 are visible",
+        ),
+        (
+            "ValueError: The number of required GPUs exceeds the total number of available GPUs in the cluster.",
+            "Ray has",
+        ),
+        ("ValueError: No slot '2' specified on host 'localhost'", "--include"),
+        ("ValueError: Current node has no GPU available. current_node_resource={'CPU': 64.0}", "no free GPU"),
         ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "No GPU is visible"),
     ],
 )
@@ -226,3 +252,18 @@ def test_a_daemon_that_is_lost_before_the_job_is_no_loss_of_a_running_job() -> N
     text = LAUNCHERS["lost"][0] + "An PRTE daemon has unexpectedly failed after launch and before\ncommunicating back"
     (finding,) = launcher_failed(Paste(text))
     assert (finding.subject, "before the job began" in finding.why) == ("worker-2", True)
+
+
+def test_the_innermost_error_of_mpich_is_the_reason() -> None:
+    (finding,) = launcher_failed(Paste(LAUNCHERS["MPICH"][0]))
+    assert "could not initialise: OFI fi_getinfo() failure. MPI found no network of libfabric" in finding.why
+    assert finding.lines == (1, 4)
+
+
+def test_an_engine_that_waits_for_gpus_of_ray_is_a_warning() -> None:
+    text = (
+        "INFO ray_utils.py:212] Waiting for creating a placement group of specs for {} seconds. specs=[{{'GPU': 1.0}}]."
+    )
+    (finding,) = too_few_gpus(paste(text.format(10), text.format(20)))
+    assert (finding.severity, finding.subject) == ("warning", "the cluster of Ray")
+    assert "waited 20 s" in finding.why

@@ -142,6 +142,25 @@ FOUND = [
     ("nothing-wrong", "info", HEALTH.format("N/A", "N/A", "N/A")),
     ("gpu-slowed-down", "warning", "    Clocks Event Reasons\n        HW Power Brake Slowdown : Active\n"),
     ("gpu-slowed-down", "warning", "    Clocks Throttle Reasons\n        SW Thermal Slowdown : Active\n"),
+    ("gpu-needs-recovery", "error", "NVRM: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x62) returned"),
+    ("nic-fault", "error", "[8.1] mlx5_core 0000:17:00.0 ens1f0np0: TX timeout on queue: 12, SQ: 0x4f1c, CQ: 0xa31"),
+    ("nic-fault", "error", "[8.1] mlx5_core 0000:17:00.0: device's health compromised - reached miss count"),
+    (
+        "nic-fault",
+        "warning",
+        "[8.1] mlx5_core 0000:81:00.0: mlx5_cmd_check:794:(pid 0): CREATE_MKEY(0x200) op_mod(0x0) failed, status "
+        "limits "
+        "exceeded(0x8), syndrome (0x5)",
+    ),
+    (
+        "nic-fault",
+        "normal",
+        "[8.1] mlx5_core 0000:d2:00.0: mlx5_cmd_out_err:838:(pid 7): ACCESS_REG(0x805) op_mod(0x1) failed, status bad "
+        "operation(0x2), err(-22)",
+    ),
+    ("pcie-errors", "info", "[8.1] pcieport 0000:00:03.0: AER: Corrected error received: 0000:00:03.0"),
+    ("pcie-errors", "warning", "[8.1] pcieport 0000:00:03.0: AER: Corrected error received: 0000:00:03.0\n" * 10),
+    ("pcie-errors", "error", "[8.1] pcieport 0000:40:01.1: AER: Uncorrected (Fatal) error received: 0000:41:00.0"),
     ("gpu-needs-recovery", "error", "GPU 00000000:1B:00.0\n    GPU Recovery Action               : Reset\n"),
     ("gpu-needs-recovery", "error", "    GPU Reset Status\n        Reset Required : Yes\n"),
     ("gpu-not-readable", "error", LOST_ROW),
@@ -260,6 +279,8 @@ NOT_FOUND = [
     ("fabric-unhealthy", HEALTH.format("N/A", "N/A", "N/A")),
     ("gpu-slowed-down", "    Clocks Event Reasons\n        Idle : Active\n        HW Slowdown : Not Active\n"),
     ("gpu-slowed-down", "    Clocks Event Reasons\n        SW Power Cap : Active\n        HW Slowdown : N/A\n"),
+    ("nic-fault", "[8.1] mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link ACTIVE\n"),
+    ("pcie-errors", "[8.1] pcieport 0000:00:03.0: AER: enabled with IRQ 27\n"),
     ("gpu-needs-recovery", "    GPU Recovery Action               : None\n"),
     ("gpu-needs-recovery", "    GPU Recovery Action               : N/A\n"),
     (

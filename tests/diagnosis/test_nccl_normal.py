@@ -209,7 +209,19 @@ def test_a_last_error_that_no_rule_knows_is_quoted() -> None:
     finding = by_code(text.format("Cuda failure 999 'unknown error'"))["unknown-warning"]
     assert finding.subject == "rank 3"
     assert "Cuda failure 999 'unknown error'" in finding.why
-    assert "unknown-warning" in by_code(text.format("NET/OFI Request 0x7f completed with error. RC: 113."))
+    explanation = ml.explain(text.format("NET/OFI Couldn't open AV. RC: -22"))
+    assert [item.code for item in explanation.findings] == ["unknown-warning"]
+
+
+def test_the_last_error_that_xla_repeats_is_quoted_with_its_doubt() -> None:
+    text = (
+        "INTERNAL: nccl_utils.cc:305: NCCL operation ncclCommInitRank(&comm, n, id, rank) failed: internal error. Last "
+        "NCCL warning(error) log entry (may be unrelated) 'Attribute speed of node gpu not found'.; current scope"
+    )
+    finding = by_code(text)["unknown-warning"]
+    assert '"Attribute speed of node gpu not found"' in finding.why
+    assert "may be unrelated" in finding.why
+    assert "unknown-warning" not in by_code(text.replace("Attribute speed of node gpu not found", ""))
 
 
 @pytest.mark.parametrize(

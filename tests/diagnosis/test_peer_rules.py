@@ -58,6 +58,7 @@ def test_p2p_that_a_variable_does_not_limit(value: str) -> None:
         ("Cuda failure 'invalid device ordinal'", "transport/p2p.cc:275", "p2p-import-across-containers"),
         ("failed to open CUDA IPC handle : 205 mapping of buffer object failed", "transport/p2p.cc:9", "p2p-failed"),
         ("Cuda failure 400 'invalid resource handle'", "transport/p2p.cc:9", "p2p-failed"),
+        ("hipIpcGetMemHandle failed : invalid argument", "hipify/src/transport/p2p.cc:256", "p2p-failed"),
         ("Cuda failure 711 'peer mapping resources exhausted'", "allocator.cc:79", "too-many-peers"),
         (
             "Cuda failure 401 'the operation cannot be performed in the present state'",
@@ -159,3 +160,10 @@ def test_a_driver_of_an_older_major_version() -> None:
     build = version("2.27.7+cuda12.9", "nodeA:1:1 [0]")
     assert by_code(build + info("cudaDriverVersion 11080"))["driver-too-old"].severity == "warning"
     assert not by_code(build + info("cudaDriverVersion 12020"))
+
+
+def test_a_program_that_needs_p2p_between_gpus_without_it() -> None:
+    text = "CUDA error in cudaDeviceEnablePeerAccess(device, 0): peer access is not supported between these two devices"
+    finding = by_code(text)["p2p-not-supported"]
+    assert finding.severity == "error"
+    assert "NCCL itself does not" in finding.why

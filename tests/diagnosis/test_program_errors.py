@@ -64,6 +64,23 @@ ERRORS = {
         "nvlink-error",
         "the NVLinks of the GPU of rank 3",
     ),
+    "busy GPU": (
+        "[rank2]: torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+        "gpu-unavailable",
+        "rank 2",
+    ),
+    "unused parameters": (
+        "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This "
+        "error\n"
+        "Parameter indices which did not receive grad for rank 2: 36 37",
+        "unused-parameters",
+        "the ranks that print it",
+    ),
+    "sizes of Gloo": (
+        "[rank1]: RuntimeError: [gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 8 vs 4",
+        "size-mismatch",
+        "rank 1",
+    ),
     "open files": (
         "nodeA:12:13 [0] misc/socket.cc:434 NCCL WARN Call to accept failed : Too many open files",
         "too-many-open-files",
@@ -104,3 +121,11 @@ def test_the_error_is_found_with_its_rank(name: str) -> None:
 )
 def test_harmless_lines_give_nothing(text: str) -> None:
     assert findings(text) == []
+
+
+def test_an_engine_that_waits_for_its_workers_is_no_error() -> None:
+    (finding,) = findings(
+        "(EngineCore_DP0 pid=9) INFO shm_broadcast.py:466] No available shared memory broadcast block found in 60 s"
+    )
+    assert (finding.code, finding.severity) == ("workers-slow", "info")
+    assert "/dev/shm is not the reason" in finding.do

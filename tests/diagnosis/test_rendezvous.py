@@ -69,6 +69,13 @@ def test_a_store_that_does_not_answer_is_found_and_odd_addresses_are_named(addre
     assert ("Docker" in finding.why) == (note == "Docker")
 
 
+def test_an_address_that_a_terminal_wraps_is_read() -> None:
+    line = (
+        "[E socket.cpp:922] [c10d] The client socket has timed out after 1800s while trying to connect to (172.17.0.2"
+    )
+    assert findings(line, ", 44737).")[0].subject == "TCPStore master 172.17.0.2 port 44737"
+
+
 def test_a_refused_attempt_is_normal_and_a_failure_is_not() -> None:
     retry = (
         "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node0]:29500 (errno: 111 - Connection "
@@ -216,3 +223,12 @@ def test_a_refused_attempt_at_another_port_says_nothing_about_a_timeout() -> Non
     (same,) = [item for item in findings(refused.format(29500), timeout) if item.severity == "error"]
     assert "got no answer" in other.why
     assert "refused" in same.why
+
+
+def test_a_store_that_was_reached_before_is_lost_and_not_unreachable() -> None:
+    error = (
+        "torch.distributed.elastic.rendezvous.RendezvousConnectionError: The connection to the C10d store has failed."
+    )
+    (finding,) = findings('  File "c10d_rendezvous_backend.py", line 119, in _call_store', error)
+    assert (finding.code, finding.title) == ("net-unreachable", "The TCP store was lost")
+    assert "could not connect" in findings(error)[0].why

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.rules._unclear_logs import communicator_of_one, log_ends_early, warning_missing
 
@@ -59,3 +61,25 @@ def test_a_failure_with_its_warning_needs_no_other() -> None:
     last = "ncclSystemError: System call failed.\nLast error:\n{}"
     assert not list(warning_missing(Paste(last.format("Error while creating shared memory segment"))))
     assert list(warning_missing(Paste(last.format(""))))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: NCCL error in: ../c10d/NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8",
+        "[1,0]<stderr>:horovod.common.exceptions.HorovodInternalError: ncclCommInitRank failed: invalid usage",
+        "Traceback (most recent call last):\n  File x\nRuntimeError: NCCL error in: a.cpp:7, unhandled system error, "
+        "NCCL 2.7",
+        "[rank1]: DistBackendError: NCCL error in: a.cpp:7, internal error - please report\n[rank1]: Last error:\n\n"
+        "[rank2]: Traceback (most recent call last):",
+    ],
+)
+def test_a_traceback_about_nccl_does_not_hide_that_the_warning_is_missing(text: str) -> None:
+    (finding,) = warning_missing(Paste(text))
+    assert finding.severity == "warning"
+    assert ("same GPU" in finding.why) == ("invalid usage" in text)
+
+
+def test_an_exception_of_the_program_may_be_the_cause() -> None:
+    assert not list(warning_missing(Paste(f"{FAILED}\nTraceback (most recent call last):\nValueError: wrong shape")))
+    assert not list(warning_missing(Paste("ValueError: invalid argument, invalid usage of a tensor")))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import line_numbers
+from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine, check_number
 from meshlab.nccl_tests._info import LIBRARY_VERSION, VARIABLE, variable_value
 from meshlab.nccl_tests._log import DEVICE_LINE
@@ -154,6 +155,39 @@ def read_cuda_failures(paste: Paste) -> tuple[tuple[NcclMessage, re.Match[str]],
     """Return the warnings of NCCL about an error of CUDA, with its ``code`` and its ``text``."""
     failures = ((item, CUDA_FAILURE.search(item.text)) for item in warnings_with(paste, "Cuda failure "))
     return tuple((item, match) for item, match in failures if match is not None)
+
+
+class LastError(NamedTuple):
+    """The last error of NCCL as a framework repeats it."""
+
+    line: PasteLine
+    text: str
+    may_be_unrelated: bool  # XLA says so
+
+
+# PyTorch prints it behind or below "Last error:", and XLA in quotes.
+_XLA_LAST_ERROR = re.compile(
+    r"Last NCCL warning\(error\) log entry \(may be unrelated\):? '?(?P<text>.*?)(?:'\.|'?;|'?$)"
+)
+
+
+def read_last_errors(paste: Paste) -> tuple[LastError, ...]:
+    """Return the last errors that are not empty, in order."""
+    return tuple(_last_errors(paste))
+
+
+def _last_errors(paste: Paste) -> Iterator[LastError]:
+    for number in other_lines(paste).numbers("Last error:"):
+        line = paste.line(number)
+        if text := line.text.partition("Last error:")[2].strip():
+            yield LastError(line, text, False)
+        elif number < len(paste):
+            below = paste.line(number + 1)
+            if below.text.strip() and not below.text.startswith("Traceback (most recent"):
+                yield LastError(below, below.text.strip(), False)
+    for line, match in other_lines(paste).matches(_XLA_LAST_ERROR, "Last NCCL warning(error)"):
+        if match["text"].strip():
+            yield LastError(line, match["text"].strip(), True)
 
 
 # -- communicators -----------------------------------------------------------------------------------------------------

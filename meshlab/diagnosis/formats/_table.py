@@ -16,6 +16,8 @@ from meshlab.diagnosis.formats._perftest import PERFTEST
 from meshlab.diagnosis.formats._process_exits import PROCESS_EXITS
 from meshlab.diagnosis.formats._ras import RAS_REPORT
 from meshlab.diagnosis.formats._torch_lines import TORCH_LOG
+from meshlab.diagnosis.formats._ucx_lines import UCX_LOG
+from meshlab.diagnosis.formats._xla_lines import XLA_LOG
 
 FORMATS: tuple[TextFormat, ...] = (
     FLIGHT_RECORDER,
@@ -30,6 +32,8 @@ FORMATS: tuple[TextFormat, ...] = (
     INSPECTOR,
     PROCESS_EXITS,
     HOROVOD,
+    XLA_LOG,
+    UCX_LOG,
     HARDWARE_FILE,
     *MACHINE_FORMATS,
     MESH_LAYOUT,

@@ -115,6 +115,7 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
     if not first_signals and not killed and not log.timeouts:
         yield from _closed_connections(paste)
         yield from _closed_store(paste)
+        yield from _closed_gloo(paste)
 
 
 def _crash_text(number: int, same: Sequence[ProcessExit]) -> str:
@@ -209,6 +210,29 @@ def _closed_connections(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
+_GLOO_CLOSED = re.compile(
+    r"pair\.cc:\d+\] (?:Connection closed by peer \[(?P<peer>[^\]]+)\]"
+    r"|(?:Read|Write|writev|Send) error \[(?P<other>[^\]]+)\]:\d+: (?:Connection reset by peer|Broken pipe))"
+)
+
+
+def _closed_gloo(paste: Paste) -> Iterator[TextFinding]:
+    """Find ranks whose connection of Gloo, which connects the CPUs, the other side closed."""
+    matches = other_lines(paste).matches(_GLOO_CLOSED, "pair.cc:")
+    if not matches or paste.numbers(*_OTHER_CAUSES):
+        return
+    peers = list(dict.fromkeys(match["peer"] or match["other"] for _, match in matches))
+    yield rank_died.finding(
+        "warning",
+        f"a rank on {', '.join(peers[:6])}",
+        f"Gloo, which connects the CPUs of the ranks, lost its connection to {', '.join(peers[:6])}: a process there "
+        "ended, or the network between them broke. These lines do not show which.",
+        "Read the logs of the other ranks: the one that ended first has the cause (an exception, a kill for lack of "
+        "memory).",
+        [line for line, _ in matches],
+    )
+
+
 @rule("worker-exited", "A worker ended with an error of its own", source=_ELASTIC)
 def worker_exited(paste: Paste) -> Iterator[TextFinding]:
     """Look for workers with an exit code, which have printed their error themselves."""
@@ -223,6 +247,39 @@ def worker_exited(paste: Paste) -> Iterator[TextFinding]:
             "FOLDER, or decorate main with torch.distributed.elastic.multiprocessing.errors.record.",
             [line for end in ends for line in end.lines],
         )
+    for literals, who, do in _REPORTERS:
+        if lines := other_lines(paste).find(*literals):
+            yield worker_exited.finding(
+                "info",
+                who,
+                "These lines only report that a process failed, and are not the cause.",
+                do,
+                lines,
+                title="A process reports the failure of another one",
+            )
+
+
+# What the parent of the processes prints, who it means, and where the cause is.
+_REPORTERS = (
+    (
+        (
+            *(
+                "WorkerProc initialization failed due to an exception in a background process",
+                "EngineCore failed to start",
+            ),
+            *("Engine core initialization failed. See root cause above", "EngineCore encountered a fatal error"),
+            "EngineDeadError",
+        ),
+        "a worker of vLLM",
+        "Read upwards to the first traceback of a worker (VllmWorker, Worker_TP, RayWorkerWrapper): its last line is "
+        "the cause. If the text has none, paste the part before.",
+    ),
+    (
+        ("Horovod has been shut down. This ",),
+        "another rank of Horovod",
+        "Read the logs of all ranks for the first exception before the first of these lines.",
+    ),
+)
 
 
 @rule(
@@ -272,6 +329,10 @@ _CANCELLED = re.compile(
     r"\*\*\* (?P<what>STEP|JOB) (?P<id>\S+) ON (?P<nodes>\S+) CANCELLED AT \S+ DUE TO (?P<why>TIME LIMIT|"
     r"NODE FAILURE|PREEMPTION)"
 )
+_CANCELLED_BY = re.compile(
+    r"\*\*\* (?P<what>STEP|JOB) (?P<id>\S+) ON (?P<nodes>\S+) CANCELLED AT [\d:TZ+-]+(?: DUE TO (?P<why>SIGNAL \w+))? "
+    r"\*\*\*"
+)
 _NODE_FAILURE = re.compile(r"srun: error: Node failure on (?P<node>[\w.,\[\]-]+)")
 _LIMIT = re.compile(r"(?:=>> PBS: job killed: |TERM_)(?P<text>(?P<what>v?mem|walltime|cput|MEMLIMIT|RUNLIMIT)\b.*)")
 
@@ -305,6 +366,8 @@ def _ended_by_scheduler(paste: Paste) -> Iterator[TextFinding]:
             "Look at the host (sinfo -R, scontrol show node), and start again without it.",
             [line for line, _ in failures],
         )
+    if not cancelled and not failures:
+        yield from _cancelled_without_reason(paste)
     for line, match in other_lines(paste).matches(_LIMIT, "PBS: job killed:", "TERM_"):
         is_memory = "mem" in match["what"].lower()
         by = "PBS" if "=>>" in match[0] else "LSF"
@@ -316,6 +379,26 @@ def _ended_by_scheduler(paste: Paste) -> Iterator[TextFinding]:
             "Ask for more memory." if is_memory else "Ask for more time, or write checkpoints in time.",
             [line],
         )
+
+
+def _cancelled_without_reason(paste: Paste) -> Iterator[TextFinding]:
+    """Find steps of Slurm that were cancelled by a person, by scancel, or by srun after one of its tasks failed."""
+    matches = other_lines(paste).matches(_CANCELLED_BY, "CANCELLED AT")
+    if not matches:
+        return
+    steps = dict.fromkeys(f"{match['what'].lower()} {match['id']} on {match['nodes']}" for _, match in matches)
+    failed = [end for end in paste.once(read_process_exits) if end.signal != 15 and (end.signal or end.code)]
+    yield ended_by_launcher.finding(
+        "normal" if failed else "info",
+        "; ".join(list(steps)[:4]),
+        "Slurm ended the step, and the line names no reason, such as a time limit: somebody cancelled it, or srun did "
+        "after a task of it failed." + (" The text shows a task that failed." if failed else ""),
+        ""
+        if failed
+        else "Ask for the reason (sacct -j ID -o JobID,State,ExitCode,Reason), and look in the log above "
+        "for the first task that failed.",
+        [line for line, _ in matches],
+    )
 
 
 def _others(ends: list[ProcessExit]) -> str:
@@ -377,6 +460,8 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
         gpu = _GPU.search(near)
         message = message_of(line)
         place = f"GPU {gpu['gpu']}" if gpu else ""
+        if message.device is not None and message.pid is None:
+            rank = message.rank  # the number in brackets is the device, where the host was cut
         if message.device is not None:
             place = f"{message.host or ''} GPU {message.device}".strip()
         where = ", ".join(text for text in ("" if rank is None else f"rank {rank}", place) if text)

@@ -261,7 +261,7 @@ def recovery_action(text: str) -> tuple[str, str]:
     "gpu-needs-recovery",
     "The driver asks for the recovery of a GPU",
     source=(_SMI, _RECOVERY_FLAGS),
-    causes=("cuda-error",),
+    causes=("cuda-error", "gpu-unavailable", "driver-message"),
 )
 def gpu_needs_recovery(paste: Paste) -> Iterator[TextFinding]:
     """Looks in nvidia-smi -q for a GPU Recovery Action other than None, and for a reset that is required."""
@@ -274,6 +274,15 @@ def gpu_needs_recovery(paste: Paste) -> Iterator[TextFinding]:
             f"nvidia-smi -q reports: {problem}. {meaning}",
             f"Look for the Xid in dmesg. {do}",
             [item.line for item in items],
+        )
+    if lines := paste.find("NV_ERR_RESET_REQUIRED"):
+        yield gpu_needs_recovery.finding(
+            "error",
+            "a GPU of this host, which the line does not name",
+            "The driver refuses work because a GPU has to be reset (NV_ERR_RESET_REQUIRED).",
+            "Find the GPU and the first error in dmesg (Xid), and end its processes; then reset it (nvidia-smi -r -i "
+            "N), or reboot.",
+            lines,
         )
 
 

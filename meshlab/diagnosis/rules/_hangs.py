@@ -252,15 +252,16 @@ def _missing_in_logs(log: TorchLog) -> Iterator[TextFinding]:
         )
 
 
+# PyTorch before 2.1 writes "retreiving".
 _UNIQUE_ID = re.compile(
-    r"\[(?P<rank>\d+)\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(?P<root>\d+)\].*?"
+    r"\[(?P<rank>\d+)\] is setting up NCCL communicator and retr(?:ie|ei)ving ncclUniqueId from \[(?P<root>\d+)\].*?"
     r"got error: (?P<error>.*)"
 )
 
 
 def _missing_id(paste: Paste) -> Iterator[TextFinding]:
     """Find ranks that waited for the id of the communicator, which the first rank of the group writes."""
-    matches = other_lines(paste).matches(_UNIQUE_ID, "retrieving ncclUniqueId")
+    matches = other_lines(paste).matches(_UNIQUE_ID, "ving ncclUniqueId")
     late = [(line, match) for line, match in matches if re.search(r"(?i)time", match["error"])]
     if late:
         root = late[0][1]["root"]

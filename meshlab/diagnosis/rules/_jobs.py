@@ -77,7 +77,7 @@ def transfer_size_mismatch(paste: Paste) -> Iterator[TextFinding]:
     )
 
 
-_OF_BOOTSTRAP = re.compile(r"^(?!.*NET/)")
+_OF_BOOTSTRAP = re.compile(r"^(?!.*(?:NET/|nvshmem))")  # NVSHMEM has its own rule
 
 # -- errors of CUDA that NCCL meets ------------------------------------------------------------------------------------
 
@@ -149,7 +149,8 @@ def peer_ended(paste: Paste) -> Iterator[TextFinding]:
         return
     peers = list(dict.fromkeys(match["peer"] for _, match in closed))
     own_hosts = set(hosts_of(paste, [item.line for item in warnings]))
-    others = [peer for peer in peers if peer not in own_hosts] or peers
+    # A peer is named with its domain, and the host that prints the line without it.
+    others = [peer for peer in peers if not own_hosts & {peer, peer.partition(".")[0]}] or peers
     # If hosts report each other, each of the processes noticed an end, and none of them needs to be the first.
     is_mutual = len(peers) > 1 and own_hosts.issuperset(peers)
     yield peer_ended.finding(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
@@ -141,7 +142,27 @@ _PHRASES = (
         (": start failed: ",),
         "flux",
     ),
-    _Phrase("slots", re.compile(r"There are not enough slots available.*"), ("not enough slots",), "mpirun"),
+    _Phrase(
+        "slots",
+        re.compile(
+            r"There are not enough slots available.*|A sequential map was requested, but not enough node entries.*"
+        ),
+        ("not enough slots", "A sequential map was requested"),
+        "mpirun",
+    ),
+    _Phrase(
+        "bind",
+        re.compile(r"\[[\w:]+@(?P<node>[^\]]+)\] HYDT_topo_bind .*?: (?P<reason>no topology library available)"),
+        ("HYDT_topo_bind",),
+    ),
+    _Phrase(
+        "exchange",
+        re.compile(
+            r"mpi/pmix\w*: (?:_dmdx_req|_process_server_request): (?P<node>[^\s\[]+) .*?: "
+            r"(?P<reason>(?:Bad request|unexpected contrib) from .*)"
+        ),
+        ("_dmdx_req:", "unexpected contrib from"),
+    ),
     _Phrase(
         "direct",
         re.compile(r"The application appears to have been direct launched using \"srun\".*"),
@@ -202,7 +223,7 @@ _PHRASES = (
         "init",
         re.compile(
             r"It looks like MPI_INIT failed.*|PMI2_Init failed.*|(?:OPAL|PMIX) ERROR: .*|Fatal error in "
-            r"(?:internal_)?P?MPI_Init\w*.*"
+            r"(?:internal_|P?MPI_)+Init\w*.*"
         ),
         ("MPI_INIT failed", "PMI2_Init failed", "OPAL ERROR", "PMIX ERROR", "Fatal error in"),
         "MPI_Init",
@@ -225,6 +246,8 @@ _LAUNCH_DO = {
     "before it: a launcher takes the first word that is no option for the program.",
     "slots": "Ask for as many slots as processes: --host node1:8,node2:8 or slots=8 in the host file, or pass "
     "--map-by :OVERSUBSCRIBE if you want more.",
+    "bind": "This MPICH was built without hwloc: start without -bind-to, or install one that has it.",
+    "exchange": "Use one version of PMIx in Slurm and in the MPI of the program, the same on all hosts.",
     "direct": "Start with srun --mpi=pmix (or pmi2) if Open MPI was built for it, else with mpirun in an allocation.",
     "plugin": "List the PMI types with srun --mpi=list and use one that the MPI of the program was built for.",
     "credential": "Compare the clocks of the hosts (chronyc tracking, date), check munge on each of them (munge -n | "
@@ -323,7 +346,11 @@ def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
             "or the TCP connection broke. The processes there are lost, and mpirun then ends the job."
         )
     elif first.kind == "init":
-        why = f"The processes started, but MPI could not initialise: {first.reason}."
+        innermost, stack = innermost_error(paste, first.line.number)
+        lines += stack
+        why = f"The processes started, but MPI could not initialise: {innermost or first.reason}."
+        if "fi_getinfo" in why or "addrinfo() failed" in why:
+            why += " MPI found no network of libfabric that it can use."
     elif first.kind == "credential":
         why = (
             f"Slurm did not start the job: slurmd rejected its credential ({first.reason}). It accepts one for a few "
@@ -344,13 +371,32 @@ def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
     yield replace(finding, follows="rank-killed") if killed else finding
 
 
+_STACK = re.compile(r"^\w+\(\d+\)\.*: ?(?P<text>.*)$")
+
+
+def innermost_error(paste: Paste, number: int) -> tuple[str, list[PasteLine]]:
+    """Return the last text of the error stack of MPICH below a line, which is closest to the cause."""
+    innermost = ""
+    lines: list[PasteLine] = []
+    for line in (paste.line(below) for below in range(number + 1, min(number + _BELOW, len(paste) + 1))):
+        if (match := _STACK.match(line.text.strip())) is None:
+            break
+        if match["text"].strip():
+            innermost, lines = match["text"].strip(), [line]
+    return innermost, lines
+
+
 _ORDINAL = re.compile(r"invalid device ordinal|cudaErrorInvalidDevice\b")
 _REQUESTED = re.compile(
     r"Invalid number of GPUs: (?P<asked>\d+) requested but only (?P<there>\d+) were found"
     r"|ProcessGroup\w+ is only supported with GPUs, no GPUs found"
     r"|The number of required GPUs exceeds the total number of available GPUs.*"
     r"|no CUDA-capable device is detected|No CUDA GPUs are available"
+    r"|local_world_size \((?P<local>\d+)\) must be less than or equal to the number of visible devices "
+    r"\((?P<visible>\d+)\)"
+    r"|Current node has no GPU available|No slot '\d+' specified on host '[^']*'"
 )
+_PLACEMENT = re.compile(r"Waiting for creating a placement group of specs for (?P<seconds>\d+) seconds")
 
 
 @rule(
@@ -365,12 +411,20 @@ def too_few_gpus(paste: Paste) -> Iterator[TextFinding]:
     # In NCCL's own calls, the number is of a peer: a GPU that this container does not see, which another rule finds.
     matches = [pair for pair in matches if "NCCL WARN" not in pair[0].text]
     matches += other_lines(paste).matches(
-        _REQUESTED, "requested but only", "no GPUs found", "number of required GPUs", "no CUDA-capable", "No CUDA GPUs"
+        _REQUESTED,
+        *("requested but only", "no GPUs found", "number of required GPUs", "no CUDA-capable", "No CUDA GPUs"),
+        *("number of visible devices", "has no GPU available", "specified on host"),
     )
     if not matches:
+        yield from _waits_for_gpus(paste)
         return
     lines = [line for line, _ in matches]
-    counted = next((match for _, match in matches if match.re is _REQUESTED and match["asked"]), None)
+    pairs = (
+        (match["asked"] or match["local"], match["there"] or match["visible"])
+        for _, match in matches
+        if match.re is _REQUESTED
+    )
+    counted = next((pair for pair in pairs if pair[0]), None)
     hosts = _hosts(lines) or ", ".join(dict.fromkeys(device.host for device in _devices(paste)))
     asked = ""
     for _, match in other_lines(paste).matches(re.compile(r"\bnGpus:? (\d+)"), "nGpus"):
@@ -378,8 +432,14 @@ def too_few_gpus(paste: Paste) -> Iterator[TextFinding]:
         asked += ", and processes on one host take the next ones."
         break
     why = (
-        f"{counted['asked']} GPUs are asked for and {counted['there']} are visible."
+        f"{counted[0]} GPUs are asked for and {counted[1]} are visible."
         if counted
+        else "Ray has fewer free GPUs than the layout of the engine asks for."
+        if all("required GPUs" in match[0] for _, match in matches)
+        else "The GPUs that DeepSpeed should use (--include) are not all in its host file or on the host."
+        if all("No slot" in match[0] for _, match in matches)
+        else "The engine of vLLM was started on a host on which Ray has no free GPU."
+        if all("Current node" in match[0] for _, match in matches)
         else "No GPU is visible to the process."
         if all("ordinal" not in match[0] and "InvalidDevice" not in match[0] for _, match in matches)
         else "A process uses a device number that does not exist on its host: there are more processes, or GPUs per "
@@ -394,6 +454,21 @@ def too_few_gpus(paste: Paste) -> Iterator[TextFinding]:
         "container.",
         lines,
     )
+
+
+def _waits_for_gpus(paste: Paste) -> Iterator[TextFinding]:
+    """Find an engine that waits until Ray has enough free GPUs, which may still come."""
+    if matches := other_lines(paste).matches(_PLACEMENT, "Waiting for creating a placement group"):
+        seconds = max(whole(match["seconds"]) for _, match in matches)
+        yield too_few_gpus.finding(
+            "warning",
+            "the cluster of Ray",
+            f"vLLM has waited {seconds} s for Ray to reserve its GPUs: not enough of them are free, or the host that "
+            "the first reservation names is not one of Ray's.",
+            "Compare ray status with the GPUs that the layout needs, end jobs that still hold GPUs, and set "
+            "VLLM_HOST_IP on each host to the address under which Ray lists it.",
+            [line for line, _ in matches],
+        )
 
 
 def _hosts(lines: Sequence[PasteLine]) -> str:

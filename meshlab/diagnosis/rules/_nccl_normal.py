@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import TextFinding, rule
-from meshlab.diagnosis._other_lines import other_lines
-from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.formats._nccl_channels import read_patterns
 from meshlab.diagnosis.formats._nccl_lines import (
     NOT_NAMED,
+    LastError,
     NcclMessage,
     affected,
     hosts_of,
@@ -20,6 +20,7 @@ from meshlab.diagnosis.formats._nccl_lines import (
     number_list,
     read_communicators,
     read_hosts,
+    read_last_errors,
     read_networks,
     read_ports,
     read_warnings,
@@ -259,7 +260,7 @@ _EXPLAINED = (
     *("P2P is disabled", "NVLink SHARP", "not working on this system", "Duplicate GPU", "Mismatched"),
     *("version mismatch", "Driver version", "mismatch error", "truncated", "incorrect receive", "collective mismatch"),
     *('Missing "', "NUMA auto", "out of memory", "Failed to CUDA", "Too many open files", "uncorrectable ECC"),
-    "IPC handle",
+    *("IPC handle", "hipIpcGetMemHandle", "hipIpcOpenMemHandle"),
 )
 _EXPLAINED_CUDA = (
     *("illegal memory access", "unspecified launch failure", "misaligned address", "illegal instruction", "assert"),
@@ -315,7 +316,7 @@ def overlooked_warnings(paste: Paste, findings: Sequence[TextFinding]) -> Iterat
     echoes = paste.once(read_echoes) if any(item.line in causes for item in warnings) else frozenset()
     if rest := [item for item in warnings if item.line not in covered and item.line not in echoes]:
         yield _warning_finding(paste, rest)
-    elif not warnings and not causes and (last := _last_error(paste)) is not None and last.number not in covered:
+    elif not warnings and not causes and (last := _last_error(paste)) is not None and last.line.number not in covered:
         yield _last_error_finding(last)
 
 
@@ -338,38 +339,27 @@ def _failed_calls(paste: Paste) -> list[re.Match[str]]:
     return [match for item in paste.once(_traces) if (match := _FAILED_CALL.search(item.text))]
 
 
-def _last_error_finding(last: PasteLine) -> TextFinding:
-    text = last.text.partition("Last error:")[2].strip() or last.text.strip()
+def _last_error_finding(last: LastError) -> TextFinding:
     return unknown_warning.finding(
         "warning",
-        "the rank that prints it" if last.rank is None else f"rank {last.rank}",
-        f'The last error of NCCL is "{text[:160]}". meshlab has no rule for it.',
+        "the rank that prints it" if last.line.rank is None else f"rank {last.line.rank}",
+        f'The last error of NCCL is "{last.text[:160]}". meshlab has no rule for it.'
+        + (" XLA notes that it may be unrelated to the call that failed." if last.may_be_unrelated else ""),
         "Run again with NCCL_DEBUG=INFO, read the first NCCL WARN of each rank, and search for this text in "
         f"{_ISSUES}.",
-        [last],
+        [last.line],
     )
 
 
 def _is_known_text(text: str) -> bool:
     """Return whether a rule may know the text of a last error."""
     words: tuple[str, ...] = _EXPLAINED_CUDA if "Cuda failure" in text else (*_EXPLAINED, "reverse path")
-    if "NET/OFI" in text and "completed with error" in text:
-        words = ()
     return is_echo_text(text) or any(word in text for word in words)
 
 
-def _last_error(paste: Paste, is_known: Callable[[str], bool] = lambda text: False) -> PasteLine | None:
-    """Return the first line that PyTorch prints as NCCL's last error, if no rule knows it."""
-    for number in other_lines(paste).numbers("Last error:"):
-        line = paste.line(number)
-        if not line.text.partition("Last error:")[2].strip():
-            if number == len(paste):
-                continue
-            line = paste.line(number + 1)
-        text = line.text.strip()
-        if text and not is_known(text):
-            return line
-    return None
+def _last_error(paste: Paste, is_known: Callable[[str], bool] = lambda text: False) -> LastError | None:
+    """Return the first last error that a framework prints, if no rule knows it."""
+    return next((last for last in paste.once(read_last_errors) if not is_known(last.text)), None)
 
 
 # -- the port of RAS ---------------------------------------------------------------------------------------------------

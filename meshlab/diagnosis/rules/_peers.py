@@ -32,6 +32,7 @@ from meshlab.diagnosis.rules._line_rules import (
     cuda_failures,
     having,
     hosts_of_variables,
+    matching,
     rules_of,
     variable_is,
     warnings_matching,
@@ -322,6 +323,8 @@ def driver_too_old_for_nccl(paste: Paste) -> Iterator[TextFinding]:
 _MISSING_KERNEL = re.compile("named symbol not found|invalid device function")
 _NOT_SUPPORTED = re.compile("Cuda failure (?:801 )?'operation not supported")
 
+_ENABLE_PEER = re.compile(r"^(?!.*NCCL WARN).*peer access is not supported between these two devices")
+
 PEER_RULES = rules_of(
     __name__,
     LineRule(
@@ -397,6 +400,32 @@ PEER_RULES = rules_of(
         "-p2p r and dmesg | grep -i xid on this host, and that all ranks of a host share IPC and PID namespaces.",
         source=f"{_TROUBLESHOOTING}#gpu-direct",
         causes=("rank-died",),
+    ),
+    LineRule(
+        code="p2p-failed",
+        title="P2P between GPUs could not be set up",
+        looks_for="RCCL cannot share the memory of a GPU with another process.",
+        find=having("hipIpcGetMemHandle failed", "hipIpcOpenMemHandle failed"),
+        why="A process could not share memory of its GPU with another process of the host (HIP IPC), which P2P between "
+        "processes needs. Containers without access to all GPUs of the job, a driver that does not belong to this "
+        "ROCm, and settings of the IOMMU are usual reasons; the line shows none.",
+        do="Give each container all GPUs of its job (/dev/kfd, /dev/dri) with --ipc=host, check that amdgpu-dkms of "
+        "the host fits the ROCm of the container and that iommu=pt is set. To check, run with NCCL_P2P_DISABLE=1.",
+        source=("https://github.com/ROCm/rocm-systems/pull/7864", "RCCL src/transport/p2p.cc"),
+        causes=("rank-died", "unknown-warning", "warning-missing"),
+    ),
+    LineRule(
+        code="p2p-not-supported",
+        title="These GPUs have no P2P",
+        looks_for="A program turns P2P on between GPUs that do not have it.",
+        find=matching(_ENABLE_PEER, "peer access is not supported"),
+        subject=NOT_NAMED,
+        why="A program asked CUDA for P2P between GPUs for which the driver offers none. The custom all-reduce of an "
+        "inference engine needs it; NCCL itself does not.",
+        do="If it is an inference engine, turn its custom all-reduce off (TensorRT-LLM: build without "
+        "--use_custom_all_reduce, vLLM: --disable-custom-all-reduce). nvidia-smi topo -p2p r shows which pairs have "
+        "P2P.",
+        source="CUDA Runtime API, cudaErrorPeerAccessUnsupported",
     ),
     LineRule(
         code="p2p-not-supported",

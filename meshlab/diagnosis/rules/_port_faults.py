@@ -1,4 +1,4 @@
-"""Rules for ports of the network: down, waiting for a subnet manager, or unstable."""
+"""Rules for ports of the network, NICs and PCIe: down, waiting for a subnet manager, unstable, or with errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from meshlab.diagnosis._findings import Level, Rule, TextFinding, first_names, rule
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import grouped
-from meshlab.diagnosis.formats._kernel_log import LinkChange, read_kernel_log
+from meshlab.diagnosis.formats._kernel_log import LinkChange, host_of, read_kernel_log
 from meshlab.diagnosis.formats._rdma_ports import PortState, read_ports
 
 _IBSTAT = "https://docs.nvidia.com/networking/display/ofedv561046/infiniband+fabric+utilities"
@@ -179,9 +179,92 @@ def _histories(paste: Paste) -> dict[tuple[str | None, str, int], list[PortState
     return grouped(((port.host, port.device, port.port), port) for port in paste.once(read_ports))
 
 
+_NIC = r"mlx5_core (?P<bus>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])"
+_NIC_FAULTS: tuple[tuple[re.Pattern[str], tuple[str, ...], Level, str, str], ...] = (
+    (
+        re.compile(rf"{_NIC}.*(?:health compromised|Fatal error \d+ detected|assert_var\[0\])"),
+        ("health compromised", "Fatal error", "assert_var[0]"),
+        "error",
+        "The firmware of the NIC stopped or reported a fatal error, so nothing goes through it until it is reset.",
+        "Take the host out, save the output of mstdump or sysinfo-snapshot for NVIDIA, update the firmware "
+        "(mlxfwmanager) and power the host off and on. If it happens again, replace the NIC.",
+    ),
+    (
+        re.compile(rf"{_NIC}.*TX timeout"),
+        ("TX timeout",),
+        "error",
+        "Packets that the driver gave to the NIC were not sent in time: its transmit queues, or the processor that "
+        "serves them, are stuck.",
+        "Look in dmesg around it for a soft lockup and for errors of the firmware, reset the interface or reboot, and "
+        "update driver and firmware if it happens again.",
+    ),
+    (
+        re.compile(rf"{_NIC}.*status (?:limits exceeded|no resources)"),
+        ("status limits exceeded", "status no resources"),
+        "warning",
+        "The NIC has no more of a resource that the command asked for, such as memory registrations or queue pairs.",
+        "Use fewer ranks or connections per NIC, and check that old processes do not still hold registrations (rdma "
+        "resource show). For Open MPI, use UCX instead of the openib transport.",
+    ),
+    (
+        re.compile(rf"{_NIC}.*ACCESS_REG.*status bad (?:operation|parameter)"),
+        ("ACCESS_REG",),
+        "normal",
+        "A tool asked the NIC for a register that it does not have, as monitoring does. Data is not affected.",
+        "",
+    ),
+)
+
+
+@rule("nic-fault", "The kernel reports a fault of a NIC", source="linux drivers/net/ethernet/mellanox/mlx5/core")
+def nic_fault(paste: Paste) -> Iterator[TextFinding]:
+    """Looks in the kernel log for faults of NICs of NVIDIA, and for refused commands that are harmless."""
+    for pattern, literals, level, why, do in _NIC_FAULTS:
+        if matches := paste.matches(pattern, *literals):
+            buses = dict.fromkeys(match["bus"] for _, match in matches)
+            hosts = dict.fromkeys(host for line, _ in matches if (host := host_of(line)))
+            yield nic_fault.finding(
+                level,
+                f"NIC {first_names(list(buses))}" + (f" of {first_names(list(hosts))}" if hosts else ""),
+                why,
+                do,
+                [line for line, _ in matches],
+            )
+
+
+_MANY_CORRECTED = 10  # lines in a paste
+_AER = re.compile(
+    r"AER: (?:Multiple )?(?P<kind>Corrected|Uncorrected"
+    r"|Uncorrectable) ?(?:\((?P<fatal>[^)]*)\) )?error (?:message )?received"
+    r":? (?:from )?(?P<bus>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])"
+)
+
+
+@rule("pcie-errors", "PCIe reports transfers with errors", source="linux Documentation/PCI/pcieaer-howto.rst")
+def pcie_errors(paste: Paste) -> Iterator[TextFinding]:
+    """Looks in the kernel log for errors of PCIe (AER), which the link repeated or could not repair."""
+    matches = paste.matches(_AER, "AER: ")
+    for is_corrected in (False, True):
+        same = [(line, match) for line, match in matches if (match["kind"] == "Corrected") == is_corrected]
+        if not same:
+            continue
+        buses = dict.fromkeys(match["bus"] for _, match in same)
+        yield pcie_errors.finding(
+            "error" if not is_corrected else "warning" if len(same) >= _MANY_CORRECTED else "info",
+            f"PCIe device {first_names(list(buses))}",
+            f"{len(same)} error{'s' * (len(same) > 1)} of PCIe that the link corrected: transfers were repeated. A few "
+            "are harmless; many of them slow the device down, and come from a poor contact, riser or slot."
+            if is_corrected
+            else "A transfer over PCIe failed and was not repaired, so the device or its driver usually stops.",
+            "Find the device below this port (lspci -tv). Reseat the card and the riser, update the BIOS, and compare "
+            "the counters later (aer_dev_correctable in /sys/bus/pci/devices).",
+            [line for line, _ in same],
+        )
+
+
 def _changes(paste: Paste) -> dict[tuple[str | None, str], list[LinkChange]]:
     changes = paste.once(read_kernel_log).link_changes
     return grouped(((change.host, change.interface), change) for change in changes)
 
 
-PORT_RULES: tuple[Rule, ...] = (ib_port_flap, ib_port_down, ports_active)
+PORT_RULES: tuple[Rule, ...] = (ib_port_flap, ib_port_down, nic_fault, pcie_errors, ports_active)

@@ -142,9 +142,72 @@ _CUDA_ERROR = re.compile(
     r"|unspecified launch failure|misaligned address)"
 )
 
+_NO_GRADIENT = re.compile(
+    r"did not receive grad for rank (?P<rank>\d+)|Expected to have finished reduction in the prior iteration"
+)
+_SIZES_OF_GLOO = re.compile(r"op\.preamble\.length <= op\.nbytes\. (?P<sent>\d+) vs (?P<expected>\d+)")
+_UNAVAILABLE = re.compile(
+    r"CUDA-capable device\(s\) is/are busy or unavailable|all CUDA-capable devices are busy or unavailable"
+    r"|cudaErrorDevicesUnavailable"
+)
+
 PROGRAM_ERROR_RULES = rules_of(
     __name__,
     ecc_in_program,
+    LineRule(
+        code="gpu-unavailable",
+        title="CUDA cannot use a GPU",
+        looks_for="Look for a GPU that is there, but on which CUDA cannot start.",
+        find=others_matching(_UNAVAILABLE, "busy or unavailable", "cudaErrorDevicesUnavailable"),
+        subject=_who_or("the process that prints it"),
+        why="The GPU is there, but CUDA could not start on it: another process has it for itself (compute mode "
+        "Exclusive), or the GPU or its driver is in a bad state and needs a reset.",
+        do="On that host, look at nvidia-smi -q -d COMPUTE and the processes of nvidia-smi, and at dmesg for Xid and "
+        '"Reset required". Reset the GPU (nvidia-smi -r -i N) or reboot.',
+        source="CUDA Runtime API, cudaErrorDevicesUnavailable",
+        causes=("worker-exited", "rank-died", "nccl-timeout", "driver-message"),
+    ),
+    LineRule(
+        code="unused-parameters",
+        title="Parameters without a gradient stop DDP",
+        looks_for="Look for the error of DDP about parameters that the loss does not depend on.",
+        find=others_matching(_NO_GRADIENT, "did not receive grad for rank", "Expected to have finished reduction"),
+        subject=_who_or("the ranks that print it"),
+        why="DDP waits for a gradient of every parameter, and some got none in the last step: the loss does not depend "
+        "on them, on all ranks or only on this one. NCCL and the network are not at fault.",
+        do="Pass find_unused_parameters=True to DistributedDataParallel, or freeze what is not used "
+        "(requires_grad=False). TORCH_DISTRIBUTED_DEBUG=DETAIL prints the names; if they differ between ranks, look "
+        "for a branch that depends on the data.",
+        source="pytorch/torch/csrc/distributed/c10d/reducer.cpp",
+        causes=("worker-exited", "nccl-timeout"),
+    ),
+    LineRule(
+        code="size-mismatch",
+        title="Two ranks disagree on the size of a transfer",
+        looks_for="Look for a message of Gloo that is larger than the buffer of its receiver.",
+        find=others_matching(_SIZES_OF_GLOO, "op.preamble.length <= op.nbytes"),
+        subject=_who_or("the rank that prints it"),
+        why="Gloo got a message of {sent} bytes where this rank expected {expected}: the ranks are in different "
+        "collectives, or call the same one with different sizes or types.",
+        do="Check that all ranks make the same calls on the CPU group in the same order, with equal shapes and types; "
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL compares them.",
+        source="pytorch/gloo gloo/transport/tcp/pair.cc",
+        causes=("rank-died", "worker-exited"),
+    ),
+    LineRule(
+        code="workers-slow",
+        title="An engine waits for its workers",
+        looks_for="Look for vLLM's message queue that its readers do not empty.",
+        find=others_having("No available shared memory broadcast block found", "No available block found in"),
+        level="info",
+        subject=_who_or("the engine that prints it"),
+        why="The engine of vLLM has waited a minute or longer for its workers. During compilation, loading or a long "
+        "step this is normal. If it repeats without an end, a worker hangs or has ended; these lines do not show "
+        "which.",
+        do="If it repeats, look for the first error of a worker above, and get the stacks of all workers (py-spy dump "
+        "--native). /dev/shm is not the reason, whatever the text suggests.",
+        source="vllm/distributed/device_communicators/shm_broadcast.py",
+    ),
     LineRule(
         code="nvlink-error",
         title="A program met an uncorrectable NVLink error",

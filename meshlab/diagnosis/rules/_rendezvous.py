@@ -13,7 +13,7 @@ from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis.formats._host_names import UnknownHost, read_unknown_hosts
 from meshlab.diagnosis.formats._nccl_lines import is_one_host
-from meshlab.diagnosis.formats._torch_lines import last_rank_prefix
+from meshlab.diagnosis.formats._torch_lines import find_all, last_rank_prefix
 
 _SOCKET = "pytorch/torch/csrc/distributed/c10d/socket.cpp"
 _GLOO = "pytorch/torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"
@@ -181,7 +181,7 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
     unresolved = {name for (name, _), families in _unresolved(paste).items() if "IPv4" in families}
     targets: dict[tuple[str, str], list[PasteLine]] = {}
     waited: dict[tuple[str, str], int] = {}
-    for line, match in other_lines(paste).matches(_TIMED_OUT, "The client socket has timed out after"):
+    for line, match in find_all(paste, _TIMED_OUT, "The client socket has timed out after"):
         key = match["host"], match["port"]
         targets.setdefault(key, []).append(line)
         waited[key] = whole(match["time"]) * (1 if match["unit"] == "ms" else 1000)  # seconds before PyTorch 2.6
@@ -205,7 +205,18 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
         )
     if not targets:
         matches = other_lines(paste).matches(_RDZV, "RendezvousConnectionError", "connect() timed out")
-        if matches:
+        if matches and other_lines(paste).numbers("in _call_store", "in get_state", "in num_nodes_waiting"):
+            yield store_unreachable.finding(
+                "error",
+                _hosts([line for line, _ in matches]) or "the host that prints it",
+                "The agent of torchrun lost the store, which it had reached before: the agent that hosts it ended, on "
+                "the host of --rdzv-endpoint, or the network between them broke.",
+                "Read the log of torchrun on the host of --rdzv-endpoint: it ended before, because its job was done or "
+                "had failed. If several jobs share one endpoint, give each of them a port of its own.",
+                [line for line, _ in matches],
+                title="The TCP store was lost",
+            )
+        elif matches:
             yield store_unreachable.finding(
                 "error",
                 _hosts([line for line, _ in matches]) or "the host that prints it",

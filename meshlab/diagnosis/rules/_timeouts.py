@@ -64,8 +64,11 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
         yield _group_timeout(paste, timeouts, missing, is_only_group=len(groups) == 1)
     if not log.timeouts:
         yield from _stuck_in_dumps(paste)
+        yield from _gloo_waited(paste)
     if log.signals and not log.timeouts and not log.desync:
         yield _signalled(log)
+    elif not log.timeouts and not log.desync:
+        yield from _without_call(paste, log)
     for report in log.desync:
         if report.unfinished and not report.absent and not log.timeouts:
             yield nccl_timeout.finding(
@@ -184,6 +187,47 @@ def _signalled(log: TorchLog) -> TextFinding:
         f"Paste the lines with 'Watchdog caught' of {ranks}, and those of all other ranks.",
         [line for line, _ in log.signals],
     )
+
+
+def _without_call(paste: Paste, log: TorchLog) -> Iterator[TextFinding]:
+    """Find timeouts of which the text has only the lines with the numbers, after the one that names the collective."""
+    if not other_lines(paste).numbers("Timeout at NCCL work"):
+        return
+    late = [status for status in log.statuses if status.at is not None]
+    for group, statuses in grouped((str(status.group), status) for status in late).items():
+        ranks = rank_list(status.rank for status in statuses)
+        numbers = ", ".join(map(str, dict.fromkeys(status.at for status in statuses)))
+        yield nccl_timeout.finding(
+            "error",
+            f"{ranks} of {group}, collective {numbers}",
+            f"Collective {numbers} of {group} timed out on {ranks}, which noticed it and need not be the cause. The "
+            "line of the watchdog that names the collective is not in the text.",
+            f"Paste the lines with 'Watchdog caught' of {ranks}, and those of all other ranks of this group: the one "
+            "that did not come to this collective, or ended before, is the cause.",
+            [status.line for status in statuses],
+        )
+
+
+_GLOO_WAITED = re.compile(r"Timed out waiting (?P<ms>\d+)ms for (?P<what>recv|send) operation to complete")
+
+
+def _gloo_waited(paste: Paste) -> Iterator[TextFinding]:
+    """Find operations of Gloo that waited too long for another rank."""
+    if matches := other_lines(paste).matches(_GLOO_WAITED, "operation to complete"):
+        ranks = {rank for line, _ in matches if (rank := rank_in_line(line, len(line.raw))) is not None}
+        who = rank_list(ranks) if ranks else "the rank that prints it"
+        waited = _minutes(whole(matches[0][1]["ms"]))
+        yield nccl_timeout.finding(
+            "error",
+            f"{who}, Gloo",
+            f"An operation of Gloo, which connects the CPUs of the ranks, waited {waited} for another rank. The rank "
+            "that prints it is the one that noticed; the line does not name the other one.",
+            "Look for a rank that ended, or is busy elsewhere: saving a checkpoint, preparing data, compiling. While "
+            "the job hangs, run py-spy dump on every rank. If the others are only slow, raise the timeout of the "
+            "group.",
+            [line for line, _ in matches],
+            title="An operation of Gloo timed out",
+        )
 
 
 _NAMED_GROUP_RANK = re.compile(r"\[Rank (\d+)\]")

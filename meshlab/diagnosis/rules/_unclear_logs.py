@@ -9,7 +9,7 @@ from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste
-from meshlab.diagnosis.formats._nccl_lines import affected, messages
+from meshlab.diagnosis.formats._nccl_lines import affected, messages, read_last_errors
 from meshlab.diagnosis.formats._nccl_tests_starts import read_test_starts
 
 _ALONE = re.compile(r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):\d+ .*\brank 0 n[rR]anks 1 ")
@@ -70,41 +70,50 @@ def log_ends_early(paste: Paste) -> Iterator[TextFinding]:
 _FAILED = re.compile(
     r"(?P<what>unhandled system error|unhandled cuda error|internal error - please report|remote process exited or "
     r"there was a network error|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclRemoteError"
+    r"|(?<=failed: )invalid (?:usage|argument)|(?<=NCCL Error 5: )invalid usage|(?<=')invalid usage(?= ?[/'(])"
+    r"|invalid (?:usage|argument)(?=, NCCL version)"
     r"|(?<=NCCL INFO )(?:\S*/)?(?:group|init|enqueue)\.(?:cc|cu):\d+(?: \(\w+\))? -> [1-6]\b)"
 )
 _CAUSES = (
     *("NCCL WARN", "Watchdog caught", "out of memory", "OutOfMemory", "Too many open files", "CUDA error"),
-    *("Test CUDA failure", "exceeds device/fn maxSharedMem", "Traceback", "Xid", "exited on signal"),
-    "failed (exitcode: -",
+    *("Test CUDA failure", "exceeds device/fn maxSharedMem", "Xid", "exited on signal", "failed (exitcode: -"),
+    "Unable to load NCCL library",
 )
+_EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?:: (?P<text>.*)|$)")
+# Exceptions that only report another one, or NCCL's failure.
+_REPORTS = re.compile(
+    r"nccl|ChildFailedError|HorovodInternalError|initialization failed|ProcessRaisedException|RayTaskError|failed core",
+    re.IGNORECASE,
+)
+
+
+def _has_other_exception(paste: Paste) -> bool:
+    """Return whether an exception of the program, rather than one about NCCL, may be the cause."""
+    matches = other_lines(paste).matches(_EXCEPTION, "Error", "Exception", "Interrupt")
+    return any(_REPORTS.search(line.text) is None for line, _ in matches)
 
 
 @rule("warning-missing", "NCCL failed, and its warning is not in the text", source="NVIDIA/nccl/src/debug.cc")
 def warning_missing(paste: Paste) -> Iterator[TextFinding]:
     """Look for a failure of NCCL without the warning that says why. The name of the error is too general."""
     matches = other_lines(paste).matches(
-        _FAILED, "unhandled ", "internal error", "remote process exited", "ncclSystem", "ncclInternal", "ncclRemote"
+        _FAILED,
+        *("unhandled ", "internal error", "remote process exited", "ncclSystem", "ncclInternal", "ncclRemote"),
+        *("invalid usage", "invalid argument"),
     ) or paste.matches(_FAILED, "group.cc:", "init.cc:", "enqueue.cc:", "group.cu:", "init.cu:", "enqueue.cu:")
-    if not matches or any(mark in paste.text for mark in _CAUSES) or _last_error(paste):
+    if not matches or any(mark in paste.text for mark in _CAUSES) or paste.once(read_last_errors):
+        return
+    if _has_other_exception(paste):
         return
     hosts = dict.fromkeys(match[1] for line, _ in matches if (match := re.match(r"([\w.-]+): Test NCCL", line.text)))
     yield warning_missing.finding(
         "warning",
         ", ".join(hosts) or affected(paste, [line for line, _ in matches]),
         f'NCCL failed with "{matches[0][1]["what"]}", which names only the kind of the error. The warning that says '
-        "what happened is not in the text.",
+        "what happened is not in the text."
+        + (" Often two ranks use the same GPU." if "invalid usage" in matches[0][1]["what"] else ""),
         "Run again with NCCL_DEBUG=WARN (INFO for all details), and paste the first NCCL WARN line of each rank.",
         [line for line, _ in matches],
-    )
-
-
-def _last_error(paste: Paste) -> bool:
-    """Return whether PyTorch repeats NCCL's warning, in the line after "Last error:"."""
-    numbers = other_lines(paste).numbers("Last error:")
-    return any(
-        paste.line(number).text.split("Last error:", 1)[1].strip()
-        or (number < len(paste) and paste.line(number + 1).text.strip())
-        for number in numbers
     )
 
 
