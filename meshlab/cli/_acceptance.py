@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from meshlab.base._errors import BenchError, MeshlabError
 from meshlab.cli._arguments import (
     Command,
-    add_backend,
     add_force,
     add_gpus,
     add_nodes,
     add_ranks,
     add_redact,
+    add_start,
     gpus_of,
     read_thresholds,
     sized_cluster_of,
@@ -47,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
         from meshlab.engines._mpi_world import load_mpi
         from meshlab.engines._start_watch import watch_start
 
-        watch_start(launch)
+        watch_start(launch, options.timeout_s)
 
         # MPICH sends a part of its memory beyond its addresses over PMI2. After the imports of this command, that is
         # other data instead of zeros, and Slurm rejects the message on three hosts and more.
@@ -87,7 +87,10 @@ def _accept(options: argparse.Namespace, n_started: int | None) -> tuple[int, Ac
         check_mesh_size(layout, n, fix=size_fix(layout.world_size, is_started=n_started is not None))
     out = options.out or options.resume
     was_vacant = bool(options.out) and is_vacant(Path(options.out))
-    with opened_engines(n, options.backend, joins=n_started is not None, devices=gpus_of(options.gpus)) as engines:
+    devices = gpus_of(options.gpus)
+    with opened_engines(
+        n, options.backend, joins=n_started is not None, timeout_s=options.timeout_s, devices=devices
+    ) as engines:
         if engines is None:
             return OK, None
         print_text(fitted(f"{system_label(engines)}: ready"))
@@ -224,7 +227,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_redact(parser, "; the runs are then written only at the end")
     add_force(parser)
-    add_backend(parser)
+    add_start(parser)
 
 
 ACCEPTANCE = Command(

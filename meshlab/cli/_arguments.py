@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,8 @@ def add_force(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace a different run in the folder, and its report")
 
 
-def add_backend(parser: argparse.ArgumentParser) -> None:
-    """Add ``--backend``."""
+def add_start(parser: argparse.ArgumentParser) -> None:
+    """Add ``--backend`` and ``--timeout``, the options of every command that starts ranks."""
     names = [automatic_backend(has_gpus=has_gpus) for has_gpus in (True, False)]
     roles = "; ".join(f"{name}: {facts.role}" for name, facts in BACKENDS.items())
     parser.add_argument(
@@ -46,6 +47,26 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"auto: {names[0]} if every rank has a GPU, otherwise {names[1]}; {roles} (default: %(default)s)",
     )
+    parser.add_argument(
+        "--timeout",
+        dest="timeout_s",
+        type=_duration,
+        default=120.0,  # some hosts may read the environment from a slow disk
+        metavar="S",
+        help="maximum start-up time of the ranks, in seconds, also of those that a launcher starts (default: "
+        "%(default)g)",
+    )
+
+
+def _duration(text: str) -> float:
+    """Parse a number of seconds."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return seconds
 
 
 def add_redact(parser: argparse.ArgumentParser, note: str = "") -> None:

@@ -12,13 +12,13 @@ from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument
 from meshlab.cli._arguments import (
     Command,
-    add_backend,
     add_collectives,
     add_force,
     add_out,
     add_ranks,
     add_redact,
     add_sizes,
+    add_start,
     split_commas,
 )
 from meshlab.cli._measuring import measure
@@ -63,6 +63,7 @@ def _run(options: argparse.Namespace) -> int:
         options.backend,
         Path(options.out or options.resume) if options.out or options.resume else None,
         joins=options.here or process is not None,
+        timeout_s=options.timeout_s,
         resume=earlier,
         redact=options.redact,
         force=options.force,
@@ -173,7 +174,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, metavar="S", help="maximum time per step, in seconds (default: that of the sampling)")
     add_out(parser, "DIR", "output folder for the run and its report (default: that of --resume, if any)")
     add_force(parser)
-    add_backend(parser)
+    add_start(parser)
 
 
 BENCH = Command(

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from meshlab.base._errors import BenchError
-from meshlab.cli._arguments import Command, add_backend, add_force, add_out, add_ranks, add_redact, add_sizes
+from meshlab.cli._arguments import Command, add_force, add_out, add_ranks, add_redact, add_sizes, add_start
 from meshlab.cli._measuring import measure
 from meshlab.cli._output import print_text
 from meshlab.engines._launchers import launched_as
@@ -35,7 +35,16 @@ def _run(options: argparse.Namespace) -> int:
     )
     print_text(f"{mesh_text(mesh)}\n")
     n, out = mesh.world_size, Path(options.out)
-    return measure(mesh, n, plan, options.backend, out, redact=options.redact, force=options.force)
+    return measure(
+        mesh,
+        n,
+        plan,
+        options.backend,
+        out,
+        timeout_s=options.timeout_s,
+        redact=options.redact,
+        force=options.force,
+    )
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +54,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add_sizes(parser, "1K:16M")
     add_redact(parser)
     add_force(parser)
-    add_backend(parser)
+    add_start(parser)
 
 
 DEMO = Command(

@@ -45,6 +45,7 @@ def measure(
     out: Path | None,
     *,
     joins: bool = False,
+    timeout_s: float,
     resume: RunData | None = None,
     redact: bool = False,
     force: bool = False,
@@ -68,7 +69,7 @@ def measure(
         check_writable(out)
     began = time.monotonic()
     was_vacant = out is not None and is_vacant(out)
-    with opened_engines(n, backend, joins=joins) as engines:
+    with opened_engines(n, backend, joins=joins, timeout_s=timeout_s) as engines:
         if engines is None:
             return OK
         is_written = True

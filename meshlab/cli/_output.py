@@ -38,6 +38,7 @@ OPTIONS = {
     "resume": "--resume",
     "size_scale": "--size-scale",
     "sizes": "--sizes",
+    "timeout_s": "--timeout",
     "world_size": "--ranks",
     **{name: f"--{name.replace('_', '-')}" for name in CALL_OPTIONS},
 }

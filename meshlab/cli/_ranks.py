@@ -39,7 +39,7 @@ def memory_of_new_ranks(n: int, backend: str) -> list[tuple[bool, int]] | None:
 
 @contextmanager
 def opened_engines(
-    n: int, backend: str, *, joins: bool, devices: Sequence[int] | None = None
+    n: int, backend: str, *, joins: bool, timeout_s: float, devices: Sequence[int] | None = None
 ) -> Iterator[Engines | None]:
     """Start ranks, or join those of a launcher: then None in each process that was a rank until the engines closed."""
     from meshlab.benchmark._progress import progress_lines
@@ -49,9 +49,13 @@ def opened_engines(
     from meshlab.engines._start_watch import watch_start
 
     if joins and (started := launch_of()) is not None:
-        watch_start(started)
+        watch_start(started, timeout_s)
     with plain_warnings():
-        engines = join(backend=backend) if joins else launch(n, backend=backend, devices=devices)
+        engines = (
+            join(backend=backend, timeout_s=timeout_s)
+            if joins
+            else launch(n, backend=backend, devices=devices, timeout_s=timeout_s)
+        )
     if engines is None:
         yield None
         return

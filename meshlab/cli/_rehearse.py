@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from meshlab.base._errors import BenchError, EngineError, MeshError
-from meshlab.cli._arguments import Command, add_backend, add_out, add_ranks
+from meshlab.cli._arguments import Command, add_out, add_ranks, add_start
 from meshlab.cli._fitting import fitted
 from meshlab.cli._jobs import job_fields, job_hints
 from meshlab.cli._output import FAILED, OK, error_text, print_error, print_text, write_csv
@@ -40,7 +40,7 @@ def _run(options: argparse.Namespace) -> int:
         job = Job.preset(options.job, **changes)
         for mesh in meshes:  # before any process starts
             job.step(mesh, options.experts)
-    with opened_engines(n, options.backend, joins=process is not None) as engines:
+    with opened_engines(n, options.backend, joins=process is not None, timeout_s=options.timeout_s) as engines:
         if engines is None:
             return OK
         print_text(fitted(f"{system_label(engines)}: {job.title}"))
@@ -95,7 +95,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--tflops", type=float, default=400.0, metavar="X", help="rate of waits, in TFLOP/s (default: %(default)g)")
     add_out(parser, "FILE", "write the frame as CSV")
-    add_backend(parser)
+    add_start(parser)
 
 
 REHEARSE = Command(

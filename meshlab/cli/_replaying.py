@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshlab.base._errors import BenchError, EngineError
-from meshlab.cli._arguments import add_backend
+from meshlab.cli._arguments import add_start
 from meshlab.cli._fitting import fitted
 from meshlab.cli._output import FAILED, OK, error_text, print_error, print_text, write_csv
 from meshlab.cli._ranks import opened_engines, system_label
@@ -29,7 +29,7 @@ def replay_trace(trace: Trace, options: argparse.Namespace) -> int:
     if options.out and Path(options.out).suffix != ".csv":
         raise BenchError(f"--out {options.out} must end in .csv with --replay")
     n = list_calls(trace, options.mesh).mesh.world_size  # before any process starts
-    with opened_engines(n, options.backend, joins=launched_as() is not None) as engines:
+    with opened_engines(n, options.backend, joins=launched_as() is not None, timeout_s=options.timeout_s) as engines:
         if engines is None:
             return OK
         print_text(fitted(f"{system_label(engines)}: {trace.title}"))
@@ -54,4 +54,4 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
     add("--replay", action="store_true", help="start ranks, make the calls again, and compare their times")
     add("--gaps", action="store_true", help="with --replay: also replay the step with the time between its calls")
     add("--buffers", metavar="KIND", help="with --replay: also with registered or symmetric buffers (NCCL)")
-    add_backend(parser)
+    add_start(parser)

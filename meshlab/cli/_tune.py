@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from meshlab.base._errors import BenchError, EngineError, MeshlabError
 from meshlab.cli._arguments import (
     Command,
-    add_backend,
     add_collectives,
     add_gpus,
     add_out,
     add_ranks,
     add_redact,
     add_sizes,
+    add_start,
     gpus_of,
 )
 from meshlab.cli._fitting import fitted
@@ -50,7 +50,9 @@ def _run(options: argparse.Namespace) -> int:
     check_calls(mesh, options.collectives, **calls)
     trouble: MeshlabError | KeyboardInterrupt | None = None
     tuning: Tuning | None = None
-    with opened_engines(mesh.world_size, options.backend, joins=False, devices=devices) as engines:
+    with opened_engines(
+        mesh.world_size, options.backend, joins=False, timeout_s=options.timeout_s, devices=devices
+    ) as engines:
         assert engines is not None
         print(f"{mesh.world_size} ranks, {engines.ranks[0].capabilities.library}", flush=True)
         try:
@@ -128,7 +130,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add_out(parser, "DIR", "output folder: the tuning, its table and report, and files for programs")
     add_redact(parser)
     parser.add_argument("--force", action="store_true", help="replace another tuning in the folder")
-    add_backend(parser)
+    add_start(parser)
 
 
 TUNE = Command(

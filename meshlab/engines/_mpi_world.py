@@ -51,7 +51,9 @@ _Task = tuple[str, dict[int, tuple[Any, ...]], dict[int, Future[Reply]]]
 _log = logging.getLogger("meshlab.engines")
 
 
-def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float = 30.0) -> Engines | None:
+def join(
+    *, backend: str = "auto", checks: Checks = "first", deadline_s: float = 30.0, timeout_s: float = 60.0
+) -> Engines | None:
     """Become a rank among the processes that mpiexec or srun started together. All of them must call it.
 
     Parameters
@@ -64,6 +66,8 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
         are only compared when a function has returned, because the ranks share no memory across hosts.
     deadline_s : float, default 30
         Maximum duration of a call, in seconds, before its ranks are considered stuck.
+    timeout_s : float, default 60
+        Maximum time, in seconds, to load and open another backend for an axis. MPI waits for all processes for ever.
 
     Returns
     -------
@@ -125,7 +129,7 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
         _serve(worker, control)
         return None
     rank_set = MpiWorldSet(worker, control, tuple(infos), positions, lines)
-    return Engines(rank_set, deadline_s=deadline_s, timeout_s=deadline_s)
+    return Engines(rank_set, deadline_s=deadline_s, timeout_s=timeout_s)
 
 
 def _shared_positions(control: Any, size: int) -> Positions:

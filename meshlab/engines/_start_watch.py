@@ -22,8 +22,7 @@ from meshlab.engines._launchers import Launch, local_rank
 from meshlab.engines._packets import MTU_FIX, loss_text
 from meshlab.engines._reaper import remove_abandoned, remove_files, segments, shared_memory_files
 
-_LIMIT_S = 120.0  # for the start on all hosts, some of which may read the environment from a slow disk
-_PATHS_S = 20.0  # after which the paths to the other hosts are checked
+_PATHS_S = 20.0  # after which the paths to the other hosts are checked, if the limit is not shorter
 _CLEAN_S = 2.0  # time that the other ranks of a host get to end
 _TURN_S = 3.0  # after which the next host acts: the first one ends the step on all hosts, and the others need not write
 _MOST_TURNS = 10
@@ -34,11 +33,12 @@ _STARTED = b"s"
 _watch: subprocess.Popen[bytes] | None = None
 
 
-def watch_start(launch: Launch) -> None:
+def watch_start(launch: Launch, limit_s: float) -> None:
     """Watch the start of this process as one of those that a launcher has started together, until `report_start`."""
     global _watch
     if _watch is None:
-        settings = json.dumps([os.getpid(), local_rank() in (None, 0), launch.size, launch.launcher, segments()])
+        is_first = local_rank() in (None, 0)
+        settings = json.dumps([os.getpid(), is_first, launch.size, launch.launcher, limit_s, segments()])
         _watch = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, settings],
             stdin=subprocess.PIPE,
@@ -56,21 +56,22 @@ def report_start() -> None:
         _watch.poll()  # so that the process which has forked the watch is gone
 
 
-def _main(pid: int, is_first: bool, n: int, launcher: str, existing: Sequence[str]) -> None:
+def _main(pid: int, is_first: bool, n: int, launcher: str, limit_s: float, existing: Sequence[str]) -> None:
     if os.fork():  # the rank's launcher ends its descendants with it
         return
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # Slurm sends it to all processes of the step
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")
     turn = min(int(os.environ.get("SLURM_NODEID", "0")), _MOST_TURNS) + (not is_first) * _MOST_TURNS
-    message = _read(_PATHS_S + turn * _TURN_S)
+    paths_s = min(_PATHS_S, limit_s)
+    message = _read(paths_s + turn * _TURN_S)
     problem = ""
     if message is None:
         problem = _path_problem() if is_first else ""
         # Another host may have ended the rank meanwhile.
-        message = _read(0.0 if problem else _LIMIT_S - _PATHS_S)
+        message = _read(0.0 if problem else limit_s - paths_s)
     if message is None:
-        _end(pid, problem or _absence(n, launcher), of_srun=launcher == "srun")
+        _end(pid, problem or _absence(n, launcher, limit_s), of_srun=launcher == "srun")
     elif message == _STARTED:
         if not is_first:
             return
@@ -109,10 +110,11 @@ def _path_problem() -> str:
     return next((f"{name} → {host}: {text}; {MTU_FIX}" for host, text in texts.items() if text), "")
 
 
-def _absence(n: int, launcher: str) -> str:
+def _absence(n: int, launcher: str, limit_s: float) -> str:
     more = ", and with --kill-on-bad-exit srun ends the others at once" if launcher == "srun" else ""
     return (
-        f"{socket.gethostname()} has waited {_LIMIT_S:g} s for all {n} processes that {launcher} started; "
+        f"{socket.gethostname()} has waited {limit_s:g} s for all {n} processes that {launcher} started; "
+        "pass a larger --timeout if they only start slowly; "
         f"`meshlab doctor --hosts` names a host that cannot start them{more}"
     )
 

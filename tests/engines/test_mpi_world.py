@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
+from meshlab.cli._main import main
 from meshlab.engines._launchers import launch_of, launched_as
 from meshlab.engines._local import find_mpiexec
 from meshlab.frames._schema import RESULTS, SAMPLES
@@ -136,6 +137,22 @@ def test_a_mesh_of_a_different_size_is_reported_once_and_no_rank_hangs() -> None
     done = mpiexec(2, "-m", "meshlab", "bench", "--mesh", "tp=4", "--sizes", "1K")
     assert done.returncode != 0
     assert done.stderr.count("tp=4 has 4 ranks, but there are 2 engines") == 1
+
+
+def test_the_start_of_a_command_ends_after_its_timeout() -> None:
+    command = ["-m", "meshlab", "bench", "--mesh", "tp=2", "--sizes", "1K", "--timeout", "1"]
+    absent = [":", "-n", "1", sys.executable, "-c", "import time; time.sleep(60)"]  # a process that never comes
+    done = mpiexec(1, *command, *absent, limit_s=40)
+    assert done.returncode != 0
+    text = "has waited 1 s for all 2 processes that mpiexec started; pass a larger --timeout if they only start slowly"
+    assert done.stderr.count(text) == 1, done.stderr
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
+def test_a_timeout_is_a_positive_number(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "--mesh", "tp=2", f"--timeout={text}"])
+    assert f"'{text}' is not a positive number of seconds" in capsys.readouterr().err
 
 
 def test_an_error_of_the_client_releases_the_other_ranks() -> None:

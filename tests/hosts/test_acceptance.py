@@ -82,8 +82,8 @@ def test_ranks_of_srun_do_not_wait_for_ever_for_a_host_without_the_environment(h
     empty.mkdir(exist_ok=True)
     hosts["h2"].run(["mount", "--bind", str(empty), str(prefix)], check=True)
     try:
-        done = hosts["login"].run(SRUN, timeout_s=180)
+        done = hosts["login"].run([*SRUN, "--timeout", "30"])
     finally:
         hosts["h2"].run(["umount", str(prefix)], check=True)
     assert done.returncode != 0
-    assert_ended(hosts, slurm, done.stderr, "meshlab: h1 has waited 120 s for all 4 processes that srun started; ")
+    assert_ended(hosts, slurm, done.stderr, "meshlab: h1 has waited 30 s for all 4 processes that srun started; ")
