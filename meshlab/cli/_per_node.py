@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshlab.base._errors import BenchError, ParseError
+from meshlab.base._errors import BenchError, CommunicatorError, EngineError, MeshlabError, ParseError
 from meshlab.base._files import write_file
 from meshlab.cli._output import OK, print_text
+from meshlab.engines._launchers import local_rank
 
 if TYPE_CHECKING:
     import argparse
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from meshlab.commissioning._outcome import Acceptance
 
 _VERDICT = "verdict.json"
-_LOCAL_RANKS = ("SLURM_LOCALID", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK")
+_NOT_RUN = "did not run"  # the outcome of a node whose ranks did not start
 
 
 class _PrefixedLines(io.TextIOBase):
@@ -46,8 +47,8 @@ def accept_per_node(
     options: argparse.Namespace, accept: Callable[[argparse.Namespace], tuple[int, Acceptance | None]]
 ) -> int:
     """Accept this node with ranks that start here, in a folder of its own. The last node also prints all verdicts."""
-    environ, folder = os.environ, options.out or options.resume
-    if next((environ[name] for name in _LOCAL_RANKS if environ.get(name)), "0") != "0":
+    folder = options.out or options.resume
+    if local_rank() not in (None, 0):
         return OK  # another task of this node does it
     host = socket.gethostname()
     if folder is not None:
@@ -57,14 +58,29 @@ def accept_per_node(
         raise BenchError(
             "-o names one file for all nodes", hint="omit it: --out has a folder with the reports of each node"
         )
-    with contextlib.redirect_stdout(_PrefixedLines(host)):
-        code, result = accept(options)
+    try:
+        with contextlib.redirect_stdout(_PrefixedLines(host)):
+            code, result = accept(options)
+    except (
+        EngineError,
+        CommunicatorError,
+    ) as error:  # of this node alone, and the verdicts are printed when all are there
+        if folder is not None:
+            with contextlib.suppress(OSError, MeshlabError):
+                _conclude(Path(folder), host, _NOT_RUN, f"The acceptance did not run: {error.message}")
+        raise
     if folder is not None and result is not None:
-        step = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
-        document = {"host": host, "outcome": result.outcome, "verdict": result.verdict, "step": step}
-        write_file(Path(folder) / host / _VERDICT, json.dumps(document) + "\n")
-        _summarise(Path(folder), step, environ.get("SLURM_STEP_NUM_NODES", ""))
+        _conclude(Path(folder), host, result.outcome, result.verdict)
     return code
+
+
+def _conclude(folder: Path, host: str, outcome: str, verdict: str) -> None:
+    """Write the verdict of this node, and print those of all nodes if it is the last one."""
+    step = ".".join(os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    document = {"host": host, "outcome": outcome, "verdict": verdict, "step": step}
+    (folder / host).mkdir(parents=True, exist_ok=True)
+    write_file(folder / host / _VERDICT, json.dumps(document) + "\n")
+    _summarise(folder, step, os.environ.get("SLURM_STEP_NUM_NODES", ""))
 
 
 def _summarise(folder: Path, step: str, n_nodes: str) -> None:
@@ -80,10 +96,13 @@ def _summarise(folder: Path, step: str, n_nodes: str) -> None:
     width = max(len(str(verdict["host"])) for verdict in verdicts)
     print_text(f"\n{len(verdicts) - len(others)} of {len(verdicts)} nodes accepted")
     for verdict in [*others, *(verdict for verdict in verdicts if verdict not in others)]:
-        sign = {"passed": "✓", "failed": "✕"}.get(str(verdict["outcome"]), "–")
+        sign = {"passed": "✓", "failed": "✕", _NOT_RUN: "✕"}.get(str(verdict["outcome"]), "–")
         print_text(f"{sign} {str(verdict['host']).ljust(width)}  {verdict['verdict']}")
     suites = ET.Element("testsuites")
     for verdict in verdicts:
+        if verdict["outcome"] == _NOT_RUN:  # its file would be that of an earlier acceptance
+            suites.append(_suite_of_error(str(verdict["host"]), str(verdict["verdict"])))
+            continue
         with contextlib.suppress(OSError, ET.ParseError):  # it could not be written, which that node has reported
             for suite in ET.parse(folder / str(verdict["host"]) / "junit.xml").getroot():
                 suite.set("name", f"{verdict['host']}: {suite.get('name', '')}")
@@ -91,6 +110,13 @@ def _summarise(folder: Path, step: str, n_nodes: str) -> None:
     ET.indent(suites)
     text = f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
     print_text(write_file(folder / "junit.xml", text))
+
+
+def _suite_of_error(host: str, text: str) -> ET.Element:
+    """Return the JUnit suite of a node on which nothing was measured."""
+    suite = ET.Element("testsuite", name=f"{host}: meshlab acceptance", tests="1", failures="0", errors="1")
+    ET.SubElement(ET.SubElement(suite, "testcase", name="start"), "error", message=text)
+    return suite
 
 
 def _read(path: Path) -> Mapping[str, object]:
