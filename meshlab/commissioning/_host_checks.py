@@ -14,9 +14,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,16 @@ from meshlab.commissioning._host_probe import network_of
 from meshlab.engines._allocation import allocated_hosts
 from meshlab.engines._host_choice import HostChoice
 from meshlab.engines._host_jobs import NO_TASK, TASK_FIX
-from meshlab.engines._hosts import name_of
+from meshlab.engines._hosts import SSH, name_of
 from meshlab.engines._local import import_path
 from meshlab.engines._packets import MTU_FIX, loss_text
 from meshlab.engines._rank_hosts import CLOCK_FIX, clock_problem, network_settings
 
-_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 # Lines of ssh and srun that follow or precede the reason.
 _NOISE = re.compile(r"^Warning: Permanently|^srun: .*(Exited with exit code|launch failed|Job step aborted)")
 _LIMIT_S = 90.0  # for all hosts
 _FIRST_S = 40.0  # until a host describes itself, so that the others can be compared without it
+_END_S = 5.0  # time that ssh or srun gets to end after its output
 _N_CLOCKS = 5  # readings of a clock
 _ENVIRONMENT = "install the same environment under the same path on all hosts"
 
@@ -69,7 +69,7 @@ def _ways(choice: HostChoice) -> Iterator[tuple[Sequence[str], _Way]]:
     if choice.kind == "ssh":
         if shutil.which("ssh") is None:
             raise EngineError("the checks of hosts need ssh, which is not installed")
-        yield choice.names, _Way(_SSH)
+        yield choice.names, _Way(SSH)
     else:
         with allocated_hosts(choice.options) as (names, srun):
             yield names, _Way(srun, "srun")
@@ -91,21 +91,24 @@ class _Remote:
         self.offset_s = self.uncertainty_s = 0.0
         self.paths: list[dict[str, Any]] = []
         self.interface = ""
-        self.sees_folder = False
+        self.sees_folder = self.is_late = False
+        self.check = Check(f"{way.program} {name}", "broken", "")
 
     def read(self) -> dict[str, Any]:
         """Return the next answer, or raise an `EngineError` that names the problem."""
         assert self.process.stdout is not None
         assert self.process.stderr is not None
-        with contextlib.suppress(ParseError):
-            if line := self.process.stdout.readline():
-                answer: dict[str, Any] = parse_own_json(line)
-                return answer
+        for line in self.process.stdout:
+            with contextlib.suppress(ParseError):
+                if isinstance(answer := parse_own_json(line), dict):  # and not what a shell prints when it starts
+                    return answer
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_END_S)
         self.process.kill()
         errors = self.process.stderr.read()
         lines = [line for line in errors.splitlines() if line.strip() and not _NOISE.search(line)]
         if not lines:
-            raise self._silence()
+            raise self._silence() if self.is_late else self._end()
         last = lines[-1].strip()
         if (failed := NO_TASK.search(errors)) is not None:
             raise EngineError(f"Slurm cannot start a process there: {failed[2]}", hint=TASK_FIX)
@@ -113,13 +116,22 @@ class _Remote:
             raise EngineError(f"{sys.executable} cannot import meshlab there: {last}", hint=_ENVIRONMENT)
         if "No such file" in last or "not found" in last:
             raise EngineError(f"there is no {sys.executable}", hint=_ENVIRONMENT)
-        raise EngineError(re.sub(r"^(ssh|srun): (error: )?", "", last), hint=self.way.fix(self.name))
+        raise EngineError(re.sub(r"^(ssh|srun): (error: )?", "", last), hint=self._fix)
+
+    @property
+    def _fix(self) -> str:
+        return "check this host and its network: it answered at first" if self.facts else self.way.fix(self.name)
+
+    def _end(self) -> EngineError:
+        code = self.process.wait()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return EngineError(f"{self.way.program} ended without an answer ({how})", hint=self._fix)
 
     def _silence(self) -> EngineError:
         text = f"no answer within {_LIMIT_S if self.facts else _FIRST_S:g} s"
         if loss := loss_text(name_of(self.name) if self.way.program == "ssh" else self.name):
             return EngineError(f"{text}: {loss}", hint=MTU_FIX)
-        return EngineError(text, hint=self.way.fix(self.name))
+        return EngineError(text, hint=self._fix)
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Send a request, and return its answer."""
@@ -136,6 +148,22 @@ class _Remote:
         began = time.monotonic()
         self.facts = self.read()
         self.answers_s = time.monotonic() - began
+        text = f"answers after {self.answers_s:.1f} s as {self.facts['name']}"
+        self.check = replace(self.check, verdict="ok", text=text)
+
+    def answers(self, ask: Callable[[_Remote], Any]) -> bool:
+        """Return whether the host answers what `ask` asks. If it does not, `check` has the reason."""
+        try:
+            ask(self)
+        except EngineError as error:
+            self.check = replace(self.check, verdict="broken", text=error.message, fix=str(error.hint))
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End a probe that has not answered in time."""
+        self.is_late |= self.process.poll() is None
+        self.process.kill()
 
     def read_clock(self) -> None:
         """Compare its clock with that of this host. The fastest answer has the smallest error."""
@@ -166,10 +194,8 @@ def check_hosts(hosts: str, folder: str | Path | None = None) -> list[Check]:
             timer.start()
         try:
             with ThreadPoolExecutor(len(remotes)) as pool:
-                checks, reached = _reached(pool, remotes)
-                if reached:
-                    checks += _compared(pool, reached, shared)
-            return checks
+                checks = _compared(pool, _answering(remotes, _Remote.describe, pool.map), shared)
+            return [*(remote.check for remote in remotes), *checks]
         finally:
             for timer in timers:
                 timer.cancel()
@@ -179,33 +205,27 @@ def check_hosts(hosts: str, folder: str | Path | None = None) -> list[Check]:
 
 def _kill_all(remotes: Iterable[_Remote]) -> None:
     for remote in remotes:
-        remote.process.kill()
+        remote.kill()
 
 
 def _kill_silent(remotes: Iterable[_Remote]) -> None:
     _kill_all(remote for remote in remotes if not remote.facts)
 
 
-def _reached(pool: ThreadPoolExecutor, remotes: Sequence[_Remote]) -> tuple[list[Check], list[_Remote]]:
-    """Return the checks of the ways to the hosts, and the hosts that answer."""
-    checks, reached = [], []
-    for remote, result in [(remote, pool.submit(remote.describe)) for remote in remotes]:
-        try:
-            result.result()
-        except EngineError as error:
-            checks.append(Check(f"{remote.way.program} {remote.name}", "broken", error.message, str(error.hint)))
-        else:
-            reached.append(remote)
-            text = f"answers after {remote.answers_s:.1f} s as {remote.facts['name']}"
-            checks.append(Check(f"{remote.way.program} {remote.name}", "ok", text))
-    return checks, reached
+def _answering(
+    remotes: Sequence[_Remote], ask: Callable[[_Remote], Any], each: Callable[..., Iterable[bool]] = map
+) -> list[_Remote]:
+    """Return the hosts that answer. A host that falls silent does not end the checks of the others."""
+    answers = list(each(lambda remote: remote.answers(ask), remotes))
+    return [remote for remote, has_answered in zip(remotes, answers, strict=True) if has_answered]
 
 
 def _compared(pool: ThreadPoolExecutor, remotes: Sequence[_Remote], shared: Path) -> list[Check]:
     """Return the checks between hosts that answer."""
     # One after the other: a host that answers a question late would look like one with another clock.
-    for remote in remotes:
-        remote.read_clock()
+    remotes = _answering(remotes, _Remote.read_clock)
+    if not remotes:
+        return []
     addresses = {remote.name: [text.split("/")[0] for _, text, _ in remote.facts["interfaces"]] for remote in remotes}
     first = next(iter(addresses[remotes[0].name]), "")
 
@@ -223,12 +243,15 @@ def _compared(pool: ThreadPoolExecutor, remotes: Sequence[_Remote], shared: Path
         answer = remote.ask(kind="peers", peers=peers, first=first)
         remote.paths, remote.interface = answer["paths"], answer["interface"]
 
-    list(pool.map(find_paths, remotes))
+    remotes = _answering(remotes, find_paths, pool.map)
+    if not remotes:
+        return []
+    folder = _folder_check(pool, remotes, shared)
     return [
         *([*_path_checks(remotes), _mtu_check(remotes)] if remotes[1:] else [_no_paths(remotes[0])]),
         *_interface_checks(remotes),
         _clock_check(remotes),
-        _folder_check(pool, remotes, shared),
+        folder,
         _version_check(remotes),
     ]
 
@@ -312,11 +335,17 @@ def _folder_check(pool: ThreadPoolExecutor, remotes: Sequence[_Remote], shared: 
         file.touch()
     except OSError as error:
         return Check("folder", "broken", f"{shared} cannot be written: {error.strerror}", fix)
+
+    def look(remote: _Remote) -> None:
+        remote.sees_folder = remote.ask(kind="folder", file=str(file))["sees"]
+
     try:
-        answers = list(pool.map(lambda remote: remote.ask(kind="folder", file=str(file))["sees"], remotes))
+        remotes = _answering(remotes, look, pool.map)
     finally:
         file.unlink(missing_ok=True)
-    blind = [remote.name for remote, sees in zip(remotes, answers, strict=True) if not sees]
+    if not remotes:
+        return Check("folder", "absent", "no host answers any more")
+    blind = [remote.name for remote in remotes if not remote.sees_folder]
     return _check("folder", [f"{name} does not see {shared}" for name in blind], f"all hosts see {shared}", fix)
 
 

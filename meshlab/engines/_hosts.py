@@ -53,13 +53,18 @@ from meshlab.engines._rounds import RankExit, RankInfo, RankSet
 ADDRESS = "MESHLAB_ADDRESS"
 """The environment variable with the address of this host under which other hosts reach it."""
 
-_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+# Without a master of its own: that would outlive this process with its standard error, or end with the run although
+# terminals of the user share it. An existing one is used.
+_NO_MASTER = ("-o", "ControlMaster=no")
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", *_NO_MASTER)
+"""The command, in front of a host and a command there, that neither asks a question nor waits for ever."""
+
 # MPICH's launcher calls it as "ssh -x HOST COMMAND". Its proxies write the topology of their host to a file in /tmp,
 # which stays if they are killed, unless the variable is set.
-_SSH_SCRIPT = """#!/bin/sh
+_SSH_SCRIPT = f"""#!/bin/sh
 [ "$1" != -x ] || shift
 host=$1; shift
-exec ssh -x -o BatchMode=yes "$host" env HWLOC_XMLFILE= "$@"
+exec ssh -x -o BatchMode=yes {shlex.join(_NO_MASTER)} "$host" env HWLOC_XMLFILE= "$@"
 """
 
 _SSH_S = 40.0  # maximum time of the check of a host
@@ -286,9 +291,7 @@ class HostedSet(AttachedSet):
         """Run a command on all hosts over ssh, at the same time. A host that does not answer in time has no reply."""
         pipe = subprocess.PIPE
         processes = {
-            name: subprocess.Popen(
-                [*_SSH, name, command], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
-            )
+            name: subprocess.Popen([*SSH, name, command], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
             for name in self._choice.names
         }
         replies: dict[str, _SshReply | None] = dict.fromkeys(processes)

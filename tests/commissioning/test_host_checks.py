@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,3 +57,37 @@ def test_hosts_of_a_scheduler_need_it(monkeypatch: pytest.MonkeyPatch, tmp_path:
         check_hosts("slurm --nodes=2")
     with pytest.raises(EngineError, match="the checks of hosts need ssh, which is not installed"):
         check_hosts("node01")
+
+
+SSH = """#!/bin/sh
+while [ "$1" = -o ]; do options="$options $2"; shift 2; done
+host=$1; shift
+case "$host" in
+nologin) exit 1 ;;
+noisy) echo Welcome; echo 7 ;;
+dying) sh -c "$*" </dev/null | head -n 1; echo "ssh: Broken pipe" >&2; exit 255 ;;
+esac
+case "$options" in
+*ControlMaster=no*) ;;
+*) sleep 20 >/dev/null & ;; # as a master of older releases does, which keeps standard error
+esac
+exec sh -c "$*"
+"""
+
+
+def test_a_host_that_does_not_answer_any_more_ends_no_other_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    began = time.monotonic()
+    checks = {check.name: check for check in check_hosts("noisy,nologin,dying", tmp_path / "shared")}
+    assert time.monotonic() - began < 15  # and not until the process that keeps standard error has ended
+    assert checks["ssh noisy"].verdict == "ok"
+    assert checks["ssh nologin"].text == "ssh ended without an answer (exit code 1)"
+    assert checks["ssh nologin"].fix == "make `ssh nologin true` work without a password"
+    assert checks["ssh dying"].text == "Broken pipe"
+    assert checks["ssh dying"].fix == "check this host and its network: it answered at first"
+    assert checks["paths"].text.endswith("need a second host, and only noisy answers")
+    assert checks["clocks"].verdict == checks["folder"].verdict == checks["versions"].verdict == "ok"
