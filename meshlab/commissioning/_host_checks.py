@@ -29,6 +29,7 @@ from meshlab.commissioning._host_probe import network_of
 from meshlab.engines._allocation import allocated_hosts
 from meshlab.engines._host_choice import HostChoice
 from meshlab.engines._host_jobs import NO_TASK, TASK_FIX
+from meshlab.engines._host_links import allow_connections
 from meshlab.engines._hosts import SSH, name_of
 from meshlab.engines._local import import_path
 from meshlab.engines._packets import MTU_FIX, loss_text
@@ -186,6 +187,7 @@ def check_hosts(hosts: str, folder: str | Path | None = None) -> list[Check]:
     """Check hosts over ssh or srun. `folder` is one that all of them should see, by default that of `launch`."""
     choice = HostChoice.read(hosts if hosts.startswith(("ssh:", "slurm")) else f"ssh:{hosts}")
     shared = Path.home() / ".cache" / "meshlab" if folder is None else Path(folder).absolute()
+    allow_connections()  # for the three pipes to each probe
     with _ways(choice) as (names, way):
         remotes = [_Remote(name, way) for name in names]
         timers = [threading.Timer(_FIRST_S, _kill_silent, (remotes,)), threading.Timer(_LIMIT_S, _kill_all, (remotes,))]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import secrets
 import selectors
 import signal
@@ -27,6 +28,16 @@ _CLIENT_PROBES = (1, 1, 3)  # seconds of silence, seconds between probes, and un
 _RANK_PROBES = (5, 5, 3)
 _HELLO_S = 5.0  # time that a connection gets to identify itself
 _LONGEST_HELLO = 1024
+_MOST_FILES = 1 << 16  # more connections than hosts have; some programs close every number up to their limit
+
+
+def allow_connections() -> None:
+    """Let this process and its children have as many connections as the host allows it, and not the usual 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):  # macOS has a lower limit than the one that it reports
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class Loss(NamedTuple):
@@ -42,6 +53,7 @@ class HostLinks:
     """The client's end of all connections. It listens on one address until `close`."""
 
     def __init__(self, address: str) -> None:
+        allow_connections()
         self._listener = socket.create_server((address, 0), backlog=1024)
         self.token = secrets.token_hex(16)
         self._losses: list[Loss] = []

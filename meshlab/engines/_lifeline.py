@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from meshlab.engines._host_links import LINK, allow_connections, hold_link
 from meshlab.engines._nanny import fork_nanny
 from meshlab.engines._reaper import is_running
 
@@ -67,11 +68,10 @@ def main(role: str, module: str, *arguments: str) -> None:
         # The schedulers are forked from the controller, and a fork keeps only the thread that calls it: they have no
         # thread that watches the client.
         os.register_at_fork(after_in_child=_end_with_parent)
+        allow_connections()  # of which each engine has several; beyond the limit, engines are never registered
     elif role == "remote-rank":
         # Before all else, because nothing on this host would end it with the client. It stays in the session of its
         # launcher, which ends it with the step.
-        from meshlab.engines._host_links import LINK, hold_link
-
         link = json.loads(Path(os.environ[LINK]).read_text())
         hold_link(link["address"], link["port"], link["token"])
         with contextlib.suppress(ImportError):
