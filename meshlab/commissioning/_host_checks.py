@@ -86,7 +86,7 @@ class _Remote:
         probe = [sys.executable, "-m", "meshlab.commissioning._host_probe"]
         pipe = subprocess.PIPE
         command = way.to(name, ["env", *variables, *probe])
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace")
         self.facts: dict[str, Any] = {}
         self.answers_s = 0.0
         self.offset_s = self.uncertainty_s = 0.0

@@ -30,14 +30,14 @@ def allocated_hosts(options: Sequence[str]) -> Iterator[tuple[list[str], list[st
     require("srun")
     if is_in_allocation():
         named = [*_ON_HOSTS, *options, "printenv", "SLURMD_NODENAME"]
-        done = subprocess.run(named, capture_output=True, text=True, check=False)
+        done = subprocess.run(named, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
             raise rejection(done.stderr, f"srun ended with exit code {done.returncode}")
         yield sorted(set(done.stdout.split())), [*_ON_HOSTS]
         return
     require("salloc")
     pipe = subprocess.PIPE
-    with tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
         command = ["salloc", *options, *_COMMAND]
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True)
         try:

@@ -60,7 +60,12 @@ class HostChoice:
     def read(cls, hosts: str | Sequence[str]) -> HostChoice:
         """Read the argument `hosts` of `launch`."""
         if isinstance(hosts, str):
-            kind, *options = shlex.split(hosts) or [""]
+            try:
+                kind, *options = shlex.split(hosts) or [""]
+            except ValueError as error:
+                raise EngineError(
+                    f"hosts {hosts!r} cannot be read: {error}", hint="close its quotation marks"
+                ) from None
             if kind == "slurm":
                 return cls("slurm", options=tuple(options))
             if not hosts.startswith("ssh:"):

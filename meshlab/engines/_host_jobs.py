@@ -34,6 +34,7 @@ TASK_FIX = "check slurmd, munge and the clock of this host"
 # Slurm's reasons that last until somebody changes the job or the partition.
 _NEVER = ("BadConstraints", "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit")
 _QUEUED = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+_HALTED = ("SUSPENDED", "STOPPED", "SIGNALING", "RESIZING")  # it has its hosts, and goes on later
 
 
 @dataclass(frozen=True)
@@ -175,13 +176,17 @@ def job_state(job: str) -> JobState:
     if state in ("RUNNING", "COMPLETING"):
         return JobState(f"{name} runs on {nodes}")
     why = f" ({reason})" if reason not in ("", "None") else ""
+    if state in _HALTED:
+        return JobState(f"{name} is {state.lower()}{why} on {nodes}")
     return JobState(f"{name} has ended: {state}{why}", is_over=True)
 
 
 def output_of(command: Sequence[str]) -> str | None:
     """Return what a command prints, or None if it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_COMMAND_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return None if done.returncode else done.stdout

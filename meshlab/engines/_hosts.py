@@ -81,6 +81,8 @@ _NO_PROGRAM = re.compile(r"(?m)^slurmstepd-(\S+): error: execve\(\): (/\S+): No 
 
 _NO_INTERFACE = re.compile(r"(?m)^\S+ has no network interface .* names$")  # which a rank has written when it started
 
+_OF_SHELL = re.compile(r"[\s\"'`$\\;&|<>()*?#]")  # what a path loses between mpiexec, ssh and the shell of a host
+
 _FOLDER_FIX = "pass a folder that all hosts see to launch()"
 
 
@@ -116,6 +118,11 @@ class HostedSet(AttachedSet):
         self._late_hint = f"check the paths between the hosts with `meshlab doctor --hosts {hosts}`"
         self._env = dict(env or {})
         self._shared = Path.home() / ".cache" / "meshlab" if folder is None else Path(folder).absolute()
+        if (character := _OF_SHELL.search(str(self._shared))) is not None:
+            raise EngineError(
+                f"the folder {self._shared} has the character {character[0]!r}, which launchers do not pass on",
+                hint=_FOLDER_FIX,
+            )
         self._template, _ = read_template(choice.kind)
         self._n = n
         self._folder: Path | None = None
@@ -291,7 +298,9 @@ class HostedSet(AttachedSet):
         """Run a command on all hosts over ssh, at the same time. A host that does not answer in time has no reply."""
         pipe = subprocess.PIPE
         processes = {
-            name: subprocess.Popen([*SSH, name, command], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+            name: subprocess.Popen(
+                [*SSH, name, command], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace"
+            )
             for name in self._choice.names
         }
         replies: dict[str, _SshReply | None] = dict.fromkeys(processes)
@@ -545,7 +554,9 @@ def own_address(choice: HostChoice) -> str:
 def name_of(name: str) -> str:
     """Return the name or address that ssh uses for a host, which may be an alias."""
     try:
-        done = subprocess.run(["ssh", "-G", name], capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(
+            ["ssh", "-G", name], capture_output=True, text=True, errors="replace", timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return name
     names = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("hostname ")]

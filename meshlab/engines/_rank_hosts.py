@@ -34,8 +34,18 @@ def network_interfaces() -> tuple[tuple[str, str], ...]:
         if address.family.name == "AF_INET" and address.netmask and not address.address.startswith("127.")
         if name in states and states[name].isup
     ]
-    devices = sorted(path.name for path in _RDMA.iterdir()) if _RDMA.is_dir() else []
-    return (*addresses, *((name, "") for name in devices))
+    return (*addresses, *((name, "") for name in _rdma_devices()))
+
+
+def _interface_names() -> list[str]:
+    """Return the names of all interfaces and RDMA devices, also of those that are no network to another host."""
+    import psutil
+
+    return [*psutil.net_if_addrs(), *_rdma_devices()]
+
+
+def _rdma_devices() -> list[str]:
+    return sorted(path.name for path in _RDMA.iterdir()) if _RDMA.is_dir() else []
 
 
 def network_choice(backend: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -55,7 +65,7 @@ def _network_variables(backend: str) -> tuple[str, ...]:
 
 def missing_interface(backend: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return which network interface a variable of the backend's library names that this host does not have, or ""."""
-    names = [name for name, _ in network_interfaces()]
+    names = _interface_names()
     for variable in _network_variables(backend):
         value = environ.get(variable, "")
         # NCCL takes beginnings of names unless they follow "=", and "^" excludes them. UCX's have a port.

@@ -64,7 +64,7 @@ while [ "$1" = -o ]; do options="$options $2"; shift 2; done
 host=$1; shift
 case "$host" in
 nologin) exit 1 ;;
-noisy) echo Welcome; echo 7 ;;
+noisy) echo Welcome; echo 7; printf 'Nur f\\374r Befugte\\n' >&2 ;; # a banner that is not in UTF-8
 dying) sh -c "$*" </dev/null | head -n 1; echo "ssh: Broken pipe" >&2; exit 255 ;;
 esac
 case "$options" in

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import replace
 
+import psutil
 import pytest
 
 import meshlab as ml
@@ -100,6 +101,11 @@ def test_a_variable_of_the_library_names_the_network() -> None:
 def test_a_variable_with_an_interface_that_does_not_exist_is_named(
     monkeypatch: pytest.MonkeyPatch, backend: str, variable: str, value: str, is_missing: bool
 ) -> None:
-    monkeypatch.setattr("meshlab.engines._rank_hosts.network_interfaces", lambda: (("eth0", "10.0.0.1/24"),))
+    monkeypatch.setattr("meshlab.engines._rank_hosts._interface_names", lambda: ["eth0"])
     text = f"{socket.gethostname()} has no network interface {value}, which {variable} names"
     assert missing_interface(backend, {variable: value}) == (text if is_missing else "")
+
+
+def test_an_interface_that_leads_to_no_other_host_exists() -> None:
+    loopback = next(name for name in psutil.net_if_addrs() if name.startswith("lo"))
+    assert missing_interface("gloo", {"GLOO_SOCKET_IFNAME": loopback}) == ""
