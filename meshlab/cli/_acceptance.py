@@ -23,7 +23,7 @@ from meshlab.cli._arguments import (
 from meshlab.cli._fitting import fitted
 from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, is_vacant, plain_warnings, print_error, print_text
 from meshlab.cli._per_node import accept_per_node
-from meshlab.cli._ranks import default_ranks, opened_engines, size_fix, system_label
+from meshlab.cli._ranks import check_choice, default_ranks, opened_engines, size_fix, system_label
 from meshlab.engines._launchers import launch_of
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.ranks is not None and launch is not None and launch.launcher == "srun" and not launch.interface:
         launch = None  # srun without MPI: this task starts its ranks
     if launch is not None:
+        check_choice(launch.size, options.ranks, options.gpus)
         from meshlab.engines._mpi_world import load_mpi
         from meshlab.engines._start_watch import watch_start
 

@@ -23,7 +23,7 @@ from meshlab.cli._arguments import (
 )
 from meshlab.cli._measuring import measure
 from meshlab.cli._output import option_text
-from meshlab.cli._ranks import default_ranks
+from meshlab.cli._ranks import check_choice, default_ranks
 from meshlab.engines._launchers import launched_as
 from meshlab.plans._options import CALL_OPTIONS, OPTIONS, Option
 
@@ -39,6 +39,8 @@ def _run(options: argparse.Namespace) -> int:
     from meshlab.runs._store import check_ended
 
     process = launched_as()
+    if process is not None:
+        check_choice(process[1], options.ranks)
     n = options.ranks if process is None else process[1]
     if options.resume:
         check_ended(options.resume)

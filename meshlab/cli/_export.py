@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
 from meshlab.base._errors import BenchError
 from meshlab.cli._arguments import Command, add_out
-from meshlab.cli._output import BAD_INPUT, OK, print_error, print_text
+from meshlab.cli._output import BAD_INPUT, FAILED, OK, print_error, print_text
 
 # The template of nbconvert, without the scripts that it loads from other hosts: RequireJS, which only widgets need, and
 # MathJax and Mermaid. Without them, formulas and diagrams are shown as text.
@@ -18,6 +19,7 @@ _TEMPLATE = """\
 {%- block html_head_js_mathjax -%}{%- endblock -%}
 {%- block html_head_js_mermaidjs -%}{%- endblock -%}
 """
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -45,7 +47,23 @@ def _run(options: argparse.Namespace) -> int:
         raise BenchError(f"{path} is not a notebook: {error}") from error
     resources = {"metadata": {"path": str(path.parent)}}
     if options.execute:
-        executor(timeout=None, store_widget_state=False).preprocess(notebook, resources)
+        from jupyter_client.kernelspec import NoSuchKernel
+        from nbclient.exceptions import CellExecutionError, DeadKernelError
+
+        try:
+            executor(timeout=None, store_widget_state=False).preprocess(notebook, resources)
+        except CellExecutionError as error:
+            text = _COLOUR.sub("", str(error)).rstrip()
+            print_error(f"a cell of {path} failed, so no page is written\n{text}")
+            return FAILED
+        except DeadKernelError as error:
+            print_error(f"the kernel that ran {path} ended, so no page is written: {error}")
+            return FAILED
+        except NoSuchKernel as error:
+            raise BenchError(
+                f"{path} needs the kernel {error.name!r}, which is not installed",
+                hint="install it, or choose another kernel in JupyterLab and save the notebook",
+            ) from error
     # nbconvert prefers a widget to the HTML next to it, and the state of a widget to both.
     notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:

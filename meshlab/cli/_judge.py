@@ -24,6 +24,8 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.out and Path(options.out).suffix not in _SUFFIXES:
         raise BenchError(f"--out {options.out} must end in one of {', '.join(_SUFFIXES)}")
+    if options.add and (options.out or options.runs or options.leave_out):
+        raise BenchError("--add judges nothing, so --out, --runs and --leave-out have no effect", hint="omit them")
     if "-" in options.sources and sys.stdin.isatty():
         print_error("paste the log, and press Ctrl-D on an empty line to finish")
     sources = [

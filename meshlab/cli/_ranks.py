@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from meshlab.base._backends import GPU_BACKENDS
+from meshlab.base._errors import BenchError
 from meshlab.cli._output import plain_warnings, print_error
 
 if TYPE_CHECKING:
@@ -22,6 +23,20 @@ def default_ranks(backend: str, fewest: int = _FEWEST_RANKS) -> int:
 
     n_gpus = count_gpus() if backend in ("auto", *GPU_BACKENDS) else 0
     return n_gpus or min(max(usable_cores(), fewest), _MOST_RANKS)
+
+
+def check_choice(n_started: int, ranks: int | None, gpus: str | None = None) -> None:
+    """Raise if options choose other ranks than the processes that a launcher has started."""
+    if ranks not in (None, n_started):
+        raise BenchError(
+            f"--ranks {ranks} differs from the {n_started} processes that a launcher started",
+            hint="omit --ranks, or start as many processes",
+        )
+    if gpus is not None:
+        raise BenchError(
+            f"--gpus {gpus} has no effect on the processes that a launcher started",
+            hint="omit it; options of the launcher, such as --gpus-per-task, or CUDA_VISIBLE_DEVICES choose their GPUs",
+        )
 
 
 def memory_of_new_ranks(n: int, backend: str) -> list[tuple[bool, int]] | None:

@@ -10,7 +10,7 @@ from meshlab.cli._arguments import Command, add_out, add_ranks, add_start
 from meshlab.cli._fitting import fitted
 from meshlab.cli._jobs import job_fields, job_hints
 from meshlab.cli._output import FAILED, OK, error_text, print_error, print_text, write_csv
-from meshlab.cli._ranks import opened_engines, system_label
+from meshlab.cli._ranks import check_choice, opened_engines, system_label
 from meshlab.engines._launchers import launched_as
 
 
@@ -26,6 +26,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.out and not Path(options.out).parent.is_dir():
         raise BenchError(f"--out {options.out} is in a folder that does not exist", hint="create it first")
     process = launched_as()
+    if process is not None:
+        check_choice(process[1], options.ranks)
     n = options.ranks if process is None else process[1]
     meshes = [as_mesh(text, fill=n) for text in options.mesh]
     if n is None:

@@ -19,13 +19,18 @@ if TYPE_CHECKING:
     from meshlab.traces._live import LiveTrace
     from meshlab.traces._trace import Trace
 
+_SUFFIXES = (".html", ".csv")
+
 
 def _run(options: argparse.Namespace) -> int:
     """Print the time by axis, and write the report or the table of calls."""
+    from meshlab.base._errors import BenchError
     from meshlab.base._markup import text_table
     from meshlab.traces._sentences import axis_rows
     from meshlab.traces._trace import Trace
 
+    if options.out and Path(options.out).suffix.lower() not in _SUFFIXES:  # before a job is followed for hours
+        raise BenchError(f"--out {options.out} must end in one of {', '.join(_SUFFIXES)}")
     if options.follow:
         return _follow(options)
     trace = Trace.read([Path(name) for name in options.files])

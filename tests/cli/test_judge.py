@@ -60,6 +60,9 @@ def test_curves_of_a_site_are_added(
     assert main(["judge", str(log), "--nics", "8x200", "--add", "our hosts"]) == 0
     assert (tmp_path / "site" / "curves.parquet").is_file()
     assert "1 curve added" in capsys.readouterr().out
+    out = tmp_path / "verdicts.csv"
+    assert main(["judge", str(log), "--nics", "8x200", "--add", "our hosts", "-o", str(out)]) == 2
+    assert "--add judges nothing" in capsys.readouterr().err
 
 
 def test_the_hosts_of_a_log_size_the_preset_of_a_report(

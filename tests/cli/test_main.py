@@ -183,6 +183,25 @@ def test_only_the_first_process_of_a_launcher_reports_bad_input(
     assert ("unrecognized arguments: --quick" in capsys.readouterr().err) == (rank == 0)
 
 
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("bench --ranks 2", "--ranks 2 differs from the 4 processes that a launcher started; omit --ranks"),
+        ("rehearse llama3-8b --mesh dp=-1 --ranks 2", "--ranks 2 differs from the 4 processes"),
+        ("acceptance --ranks 2", "--ranks 2 differs from the 4 processes"),
+        ("acceptance --gpus 0,1", "--gpus 0,1 has no effect on the processes that a launcher started; omit it"),
+    ],
+)
+def test_a_choice_of_other_ranks_than_a_launcher_started_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, problem: str
+) -> None:
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "4")
+    monkeypatch.setattr("meshlab.engines._mpi_world.load_mpi", lambda: pytest.fail("MPI was initialised"))
+    assert main(shlex.split(command)) == 2
+    assert f"meshlab: {problem}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["demo", "bench all_reduce --mesh tp=2"])
 def test_a_folder_that_cannot_be_written_is_reported_before_anything_starts(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str

@@ -41,6 +41,14 @@ def test_a_report_and_a_table_are_written(files: list[str], tmp_path: Path) -> N
     assert len(pd.read_csv(tmp_path / "job.csv")) == 4
 
 
+@pytest.mark.parametrize("option", [(), ("--follow",)], ids=["read", "followed"])
+def test_a_report_of_another_kind_is_refused_before_the_trace_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, ...]
+) -> None:
+    assert main(["trace", str(tmp_path / "no folder"), *option, "-o", str(tmp_path / "job.pdf")]) == 2
+    assert "job.pdf must end in one of .html, .csv" in capsys.readouterr().err
+
+
 def test_a_file_without_calls_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (path,) = write(tmp_path, document([]))
     assert main(["trace", str(path)]) == 2

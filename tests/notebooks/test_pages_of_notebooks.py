@@ -148,6 +148,23 @@ def test_a_notebook_without_outputs_is_reported_with_the_option_that_runs_it(
     assert capsys.readouterr().err == ""
 
 
+def test_a_cell_that_fails_is_shown_without_the_frames_of_nbconvert(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nbconvert = pytest.importorskip("nbconvert")
+    from nbclient.exceptions import CellExecutionError
+
+    def preprocess(*_: object) -> None:
+        raise CellExecutionError("\x1b[31mZeroDivisionError\x1b[39m: division by zero\n", "ZeroDivisionError", "")
+
+    monkeypatch.setattr(nbconvert.preprocessors.ExecutePreprocessor, "preprocess", preprocess)
+    path = unexecuted(tmp_path / "new.ipynb")
+    assert main(["export", str(path), "--execute"]) == 1
+    text = f"meshlab: a cell of {path} failed, so no page is written\nZeroDivisionError: division by zero\n"
+    assert capsys.readouterr().err == text
+    assert not path.with_suffix(".html").exists()
+
+
 def test_a_page_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
     pytest.importorskip("nbconvert")
     path = unexecuted(tmp_path / "new.ipynb")
