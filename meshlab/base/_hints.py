@@ -59,3 +59,6 @@ class Hint(str):
     def reworded(self, words: Callable[[Argument | Advice], str]) -> str:
         """Return the text with other words for its arguments and advice."""
         return "".join(part if isinstance(part, str) else words(part) for part in self.parts)
+
+
+MORE_TIME = Hint("pass a larger {}", Argument("timeout_s", equals=""))

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from meshlab.base._documents import read_own_json
 from meshlab.base._errors import EngineError
+from meshlab.base._hints import MORE_TIME
 from meshlab.engines._lifeline import command
 from meshlab.engines._parts import Parts
 from meshlab.engines._processes import LOOPBACK, client_exit, ignore_late_replies, make_cluster
@@ -89,7 +90,9 @@ class Controller:
                 check,
                 self._threads,
             )
-        except (OSError, RuntimeError) as error:  # TimeoutError is an OSError
+        except TimeoutError as error:
+            raise self._start_error("did not start in time", hint=MORE_TIME) from error
+        except (OSError, RuntimeError) as error:
             raise self._start_error("did not start") from error
         self._parts.add(_NAME, self._cluster.controller.process)
 
@@ -120,7 +123,7 @@ class Controller:
             )
         except (OSError, RuntimeError) as error:
             wait()
-            raise self._start_error("did not answer in time") from error
+            raise self._start_error("did not answer in time", hint=MORE_TIME) from error
         ignore_late_replies(self.client)
         # The hub answers when it has started its schedulers.
         for process in self._cluster.controller.process.children(recursive=True):
@@ -143,10 +146,10 @@ class Controller:
         if lost is not None:
             raise self._start_error(f"{failure}: it {lost.verb}{lost.how}")
         if time.monotonic() > deadline:
-            raise self._start_error(f"{failure} in time")
+            raise self._start_error(f"{failure} in time", hint=MORE_TIME)
 
-    def _start_error(self, failure: str) -> EngineError:
-        return EngineError(f"{_NAME} {failure}", hint="start the engines again", log=self.log_tail())
+    def _start_error(self, failure: str, *, hint: str = "start the engines again") -> EngineError:
+        return EngineError(f"{_NAME} {failure}", hint=hint, log=self.log_tail())
 
     def log_tail(self) -> str:
         """Return the last lines that its processes printed."""

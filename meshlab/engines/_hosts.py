@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._errors import EngineError
-from meshlab.base._hints import NEW_RANKS, RANKS_LEFT, Hint
+from meshlab.base._hints import MORE_TIME, NEW_RANKS, RANKS_LEFT, Hint
 from meshlab.base._version import __version__
 from meshlab.comm._agreement import Checks
 from meshlab.engines import _host_start as host_start
@@ -417,7 +417,7 @@ class HostedSet(AttachedSet):
                 elif time.monotonic() > deadline:
                     raise EngineError(
                         f"only {len(self._client.ids)} of {self._n} engines started in time; {state.text}",
-                        hint="pass a larger timeout_s to launch()",
+                        hint=MORE_TIME,
                         log=self.log_tail(),
                     )
                 time.sleep(_POLL_S)

@@ -27,7 +27,7 @@ import psutil
 
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import EngineError
-from meshlab.base._hints import Argument, Hint
+from meshlab.base._hints import MORE_TIME, Hint
 from meshlab.comm._agreement import Checks
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._controller import Controller
@@ -356,7 +356,7 @@ class LaunchedSet(ProcessSet):
             if time.monotonic() > deadline:
                 raise EngineError(
                     f"only {len(engines)} of {_engines(self.size)} started in time",
-                    hint=Hint("pass a larger {}, or start fewer ranks", Argument("timeout_s", equals="")),
+                    hint=Hint("{}, or start fewer ranks", MORE_TIME),
                     log=self.log_tail(),
                 )
             time.sleep(_POLL_S)

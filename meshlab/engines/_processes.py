@@ -18,6 +18,7 @@ from typing import Any
 
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import EngineError
+from meshlab.base._hints import MORE_TIME
 from meshlab.comm._agreement import Checks
 from meshlab.engines._launchers import Launch, launch_of
 from meshlab.engines._positions import Position, Positions
@@ -101,7 +102,7 @@ def warn_of_clear_text(client: Any) -> None:
 class ProcessSet(RankSet):
     """Base class of the rank sets that run in ipyparallel engines."""
 
-    _late_hint = ""  # what to do if the ranks do not start in time
+    _late_hint: str = MORE_TIME  # what to do if the ranks do not start in time
 
     def __init__(self, size: int, backend: str) -> None:
         self.size = size

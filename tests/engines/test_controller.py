@@ -16,6 +16,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.base._errors import EngineError
+from meshlab.cli._output import error_text
 from meshlab.engines._controller import bounded
 from meshlab.engines._reaper import marked_processes
 
@@ -158,6 +159,12 @@ def test_a_controller_that_does_not_start_shows_its_log(monkeypatch: pytest.Monk
     expected = rf"^{CONTROLLER} did not start: it exited with code 3; .*\nno controller today"
     with pytest.raises(EngineError, match=expected):
         ml.launch(2, backend="mpi")
+
+
+def test_a_start_that_needs_more_time_gets_it_by_an_argument_or_an_option() -> None:
+    with pytest.raises(EngineError, match=f"^{CONTROLLER} did not start in time; pass a larger timeout_s") as caught:
+        ml.launch(2, backend="mpi", timeout_s=0.01)
+    assert error_text(caught.value).startswith(f"{CONTROLLER} did not start in time; pass a larger --timeout")
 
 
 # A controller that selects ports and finds one of them bound. Its arguments are a folder in which each controller
