@@ -28,7 +28,6 @@ _TURN_S = 3.0  # after which the next host acts: the first one ends the step on 
 _MOST_TURNS = 10
 _SCANCEL_S = 10.0
 _MOST_PATHS = 16  # that are checked at the same time
-_STARTED = b"s"
 
 _watch: subprocess.Popen[bytes] | None = None
 
@@ -49,9 +48,11 @@ def watch_start(launch: Launch, limit_s: float) -> None:
 
 def report_start() -> None:
     """End the watch of this process, if there is one: all processes have found each other."""
+    # With the shared memory that it has mapped: another rank may have created that before the first one looked at what
+    # existed. The watch itself may be late, when the rank is gone.
     if _watch is not None and _watch.stdin is not None and not _watch.stdin.closed:
         with contextlib.suppress(OSError):  # somebody has killed it
-            _watch.stdin.write(_STARTED)
+            _watch.stdin.write(json.dumps(shared_memory_files(os.getpid())).encode() + b"\n")
             _watch.stdin.flush()
         _watch.poll()  # so that the process which has forked the watch is gone
 
@@ -72,17 +73,18 @@ def _main(pid: int, is_first: bool, n: int, launcher: str, limit_s: float, exist
         message = _read(0.0 if problem else limit_s - paths_s)
     if message is None:
         _end(pid, problem or _absence(n, launcher, limit_s), of_srun=launcher == "srun")
-    elif message == _STARTED:
+    elif message:
         if not is_first:
             return
+        existing = sorted(set(existing).difference(parse_own_json(message.decode())))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a launcher waits until its pipes to the rank are closed
         os.read(0, 1)
     remove_abandoned(existing, _CLEAN_S)
 
 
 def _read(limit_s: float) -> bytes | None:
-    """Return what the rank writes, nothing if it has ended, and None if neither happens in time."""
-    return os.read(0, 1) if select.select([0], [], [], limit_s)[0] else None
+    """Return the line that the rank writes, nothing if it has ended, and None if neither happens in time."""
+    return sys.stdin.buffer.readline() if select.select([0], [], [], limit_s)[0] else None
 
 
 def _end(pid: int, text: str, *, of_srun: bool) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import meshlab as ml
 from meshlab.cli._main import main
 from meshlab.engines._launchers import launch_of, launched_as
 from meshlab.engines._local import find_mpiexec
+from meshlab.engines._reaper import segments
 from meshlab.frames._schema import RESULTS, SAMPLES
 
 ROOT = Path(__file__).parents[2]
@@ -146,6 +148,23 @@ def test_the_start_of_a_command_ends_after_its_timeout() -> None:
     assert done.returncode != 0
     text = "has waited 1 s for all 2 processes that mpiexec started; pass a larger --timeout if they only start slowly"
     assert done.stderr.count(text) == 1, done.stderr
+
+
+def test_no_shared_memory_is_left_if_another_rank_than_the_first_has_created_it() -> None:
+    before = set(segments())
+    command = [sys.executable, "-m", "meshlab", "bench", "--mesh", "tp=2", "--sizes", "1K", "--seconds", "60"]
+    wait = 'n=$(ls /dev/shm | wc -l); while [ $(ls /dev/shm | wc -l) -le $n ]; do sleep 0.1; done; exec "$@"'
+    late = ["/bin/sh", "-c", wait, "sh", *command]
+    start = [find_mpiexec(), "-n", "1", *late, ":", "-n", "1", *command]
+    with subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert "ready" in process.stdout.readline()
+        assert set(segments()) > before
+        process.kill()
+    deadline = time.monotonic() + 30
+    while (left := set(segments()) - before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
