@@ -35,6 +35,6 @@ def test_an_unknown_word_lists_the_pages(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("name", [name for name in dir(errors) if name.endswith("Error")])
-def test_an_error_names_a_page_that_exists(name: str) -> None:
-    error = getattr(errors, name)
-    assert error.page in titles() or error is errors.MeshlabError
+def test_an_error_names_a_page_that_exists_or_none(name: str) -> None:
+    page = getattr(errors, name).page
+    assert not page or page in titles()
