@@ -121,7 +121,10 @@ def test_every_problem_of_a_host_is_one_sentence_with_its_fix(ssh: Hosts) -> Non
 
 def test_a_switch_with_a_smaller_mtu_is_named(hosts: Hosts, slurm: Slurm) -> None:
     hosts.set_switch_mtu("h2", 600)
-    done = doctor(hosts, "--hosts", "slurm --nodes=3", "--folder", str(hosts.shared))
+    for _ in range(3):
+        done = doctor(hosts, "--hosts", "slurm --nodes=3", "--folder", str(hosts.shared))
+        if "Slurm cannot start a process there" not in done.stdout:  # its own messages may be among the lost packets
+            break
     problem = "packets of 1500 bytes do not arrive, although both interfaces have at least this MTU"
     assert f"h1 → h2: {problem}; the largest that arrive have 600 bytes, and 3 more\n" in done.stdout, done.stdout
     assert "→ set the same MTU on all hosts, and on the switches at least that\n" in done.stdout

@@ -71,7 +71,8 @@ def line_of(process: subprocess.Popen[str]) -> str:
 @pytest.mark.parametrize(
     ("arguments", "what", "again"),
     [
-        (("10",), "did not respond within 10 s", "call attach() again, which waits for the same processes"),
+        # The deadline, and the 2 s for which a step may be sampled.
+        (("10",), "did not respond within 12 s", "call attach() again, which waits for the same processes"),
         pytest.param(
             ("60", "--HeartMonitor.period=500"),
             "disconnected",
