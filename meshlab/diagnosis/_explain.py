@@ -24,6 +24,7 @@ from meshlab.diagnosis.rules._table import RULES
 
 _TOO_LARGE = "pass the part around the first error, or the lines with WARN and the first 1,000 lines"
 
+_MOST_EXAMPLES = 6  # of texts that can be pasted, in an error
 _MOST_CHARACTERS = 100 << 20  # which take about five seconds
 
 # The first bytes of files that people pass by mistake, with what to pass instead.
@@ -117,12 +118,12 @@ def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: b
         findings += overlooked_warnings(paste, findings)
     if not spans and not findings and not failed:
         _refuse_other_tool(paste)
-        *examples, last = [form.example for form in FORMATS]
+        examples = ", ".join(form.example for form in FORMATS[:_MOST_EXAMPLES])
         raise ParseError(
             f"nothing was recognised: {describe_text(paste.text, may_be_name=may_be_name)}",
             hint="check the path, or pass the text itself"
             if may_be_name and is_like_name(paste.text)
-            else f"paste {', '.join(examples)}, or {last}",
+            else f"paste {examples}, or one of {len(FORMATS) - _MOST_EXAMPLES} other texts (meshlab docs diagnosis)",
             file=paste.name,
         )
     spans.sort(key=lambda span: span.first)

@@ -7,6 +7,7 @@ While a run is measured, it also has a journal with the rows since ``run.json`` 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -379,7 +380,7 @@ def load(folder: str | Path) -> RunData:
         try:
             text = read_file(path, largest=LARGEST_TEXT)
         except OSError as error:
-            if not folder.exists():
+            if error.errno == errno.ENAMETOOLONG or not folder.exists():
                 raise ParseError(f"no folder {str(folder)!r} exists", hint="pass the folder of a saved run") from error
             raise ParseError(f"{folder} holds no run: {error.strerror or error}", file=str(path)) from error
         caught: ParseError | None = None
