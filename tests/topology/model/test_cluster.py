@@ -210,6 +210,9 @@ def test_the_links_of_amd_have_no_model() -> None:
     cluster = preset("mi300x", nodes=2)
     assert cluster.templates[0].devices[0].backend == "rocm"
     assert "xGMI" in cluster.templates[0].notes[0]
+    assert cluster.link_words()[0, :8].tolist() == ["X", *["XGMI1"] * 7]
+    assert cluster.templates[0].device_nvlink_gbs == 336
+    assert cluster.summary == "2 nodes, 16 × MI300X, XGMI domains of 8"
     with pytest.raises(TopologyError, match="no cost model of RCCL"):
         ml.predict("dp=16", cluster, "all_reduce").frame()
 
