@@ -27,10 +27,8 @@ class OtherTool:
         return any(mark in text for mark in self.marks)
 
 
-_INSTEAD_OF_AMD = (
-    "meshlab reads no topology of AMD's GPUs yet; "
-    "pass a topology XML of RCCL (NCCL_TOPO_DUMP_FILE), or create a Cluster by hand"
-)
+_NO_LINKS = "meshlab reads the types of links between GPUs in it, which are missing or cut"
+_WITH_LINKS = "pass the whole output of rocm-smi --showtopo or amd-smi topology"
 _INSTEAD = "pass the log of the job (NCCL_DEBUG=INFO), with the lines around its first error"
 
 _TRACE = OtherTool(
@@ -45,7 +43,8 @@ OTHER_TOOLS: tuple[OtherTool, ...] = (
     OtherTool(
         "the output of rocm-smi, which is a tool for AMD's GPUs",
         ("ROCm System Management Interface", "Link Type between two GPUs", "ROCM-SMI", "End of ROCm SMI Log"),
-        _INSTEAD_OF_AMD,
+        _WITH_LINKS,
+        reason=_NO_LINKS,
     ),
     OtherTool(
         "the output of amd-smi, which is a tool for AMD's GPUs",
@@ -54,7 +53,8 @@ OTHER_TOOLS: tuple[OtherTool, ...] = (
             *("NUMA BW TABLE:", "CACHE COHERENCY TABLE:", "ATOMICS TABLE:", "DMA TABLE:", "BI-DIRECTIONAL TABLE:"),
             *('"link_type": "XGMI"', "amd-smi topology"),
         ),
-        _INSTEAD_OF_AMD,
+        _WITH_LINKS,
+        reason=_NO_LINKS,
     ),
     OtherTool("the output of UCC", ("UCC  ERROR", "UCC ERROR", "UCC  WARN", "UCC WARN", "ucc_perftest"), _INSTEAD),
     OtherTool("the output of ucx_perftest", ("ucx_perftest",), _INSTEAD),

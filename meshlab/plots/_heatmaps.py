@@ -31,7 +31,14 @@ from meshlab.plots._style import (
 from meshlab.topology.model._arrays import link_codes
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
-from meshlab.topology.model._links import LINK_MEANINGS, UNKNOWN
+from meshlab.topology.model._links import (
+    LINK_MEANINGS,
+    UNKNOWN,
+    XGMI_VIA,
+    is_gpu_link,
+    meaning_of,
+    nvlink_counts,
+)
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 
 if TYPE_CHECKING:
@@ -130,8 +137,8 @@ def _page(names: list[str], kinds: list[str], size: int) -> tuple[float, float, 
 
 def _far(word: str, cluster: Cluster) -> tuple[int, int]:
     """Return a sort key from near to far. More NVLinks are nearer."""
-    if word.startswith("NV"):
-        return 0, -int(word[2:])
+    if is_gpu_link(word):
+        return 0, -int(nvlink_counts([[word]])[0, 0])
     if word == "nvlink":
         return 0, 0
     if word in _ORDER:
@@ -145,10 +152,11 @@ def _colors(kinds: list[str]) -> npt.NDArray[np.float64]:
     """Return one colour per kind, from light to dark. A word has the same colour in all figures. UNKNOWN is clear."""
     from matplotlib import colormaps
 
-    levels = [kind for kind in kinds if not kind.startswith("NV") and kind not in _SHADES and kind != UNKNOWN]
+    levels = [kind for kind in kinds if not is_gpu_link(kind) and kind not in _SHADES and kind != UNKNOWN]
     shades = _SHADES | dict(zip(levels, np.linspace(0.24, 0.04, len(levels)).tolist(), strict=True))
-    nvlinks = [kind for kind in kinds if kind.startswith("NV")]
+    nvlinks = [kind for kind in kinds if is_gpu_link(kind)]
     shades |= {kind: 0.97 - 0.04 * min(k, 2) for k, kind in enumerate(nvlinks)}
+    shades |= {XGMI_VIA: 0.8} if XGMI_VIA in nvlinks else {}
     colors = colormaps[QUANTITY](np.array([shades.get(kind, 0.0) for kind in kinds]))
     colors[[kind == UNKNOWN for kind in kinds]] = 0
     return np.asarray(colors)
@@ -196,13 +204,11 @@ def _write_legend(ax: Axes, kinds: list[str], colors: list[npt.NDArray[np.float6
 
 
 def _meaning(kind: str) -> str:
-    if kind.startswith("NV"):
-        return f"{kind}: {kind[2:]} NVLink{'s' * (kind != 'NV1')}"
     if kind == "nvlink":
         return "nvlink: NVLink between hosts"
     if kind in ("leaf", "cluster"):
         return f"{kind}: {'one leaf switch' if kind == 'leaf' else 'across the cluster'}"
-    return f"{kind}: {LINK_MEANINGS[kind]}" if kind in LINK_MEANINGS else f"{kind}: inside one {kind}"
+    return f"{kind}: {meaning_of(kind) if is_gpu_link(kind) or kind in LINK_MEANINGS else f'inside one {kind}'}"
 
 
 _MATRIX_CELL = 34.0  # points per cell in a new figure

@@ -24,7 +24,7 @@ from meshlab.plots._style import (
     text_width,
 )
 from meshlab.topology.model._hardware import Node
-from meshlab.topology.model._links import Distance
+from meshlab.topology.model._links import UNKNOWN, XGMI, XGMI_VIA, Distance
 from meshlab.topology.model._presets import ClusterLike, as_node
 
 if TYPE_CHECKING:
@@ -191,7 +191,9 @@ def _draw(sheet: _Sheet, host: Node, branches: Sequence[_Branch]) -> None:
         place += _BRANCH_GAP
     _draw_cpus(sheet, host, cpus)
     _draw_nvlink(sheet, host, gpu_x)
-    sheet.text(0, _NVLINK_Y - 0.95, "wider lines are faster · dashed: unknown speed", alpha=0.8)
+    is_forwarded = XGMI_VIA in set().union(*host.words)
+    rest = "no arc: XGMI through other GPUs" if is_forwarded else "dashed: unknown speed"
+    sheet.text(0, _NVLINK_Y - 0.95, f"wider lines are faster · {rest}", alpha=0.8)
 
 
 def _draw_branch(sheet: _Sheet, word: str, ends: Sequence[tuple[float, float]]) -> None:
@@ -242,18 +244,18 @@ def _draw_nvlink(sheet: _Sheet, host: Node, gpu_x: dict[int, float]) -> None:
         return
     if not links.any():
         is_complete = host.nvlink_known and not (host.distance[:count, :count] == Distance.UNKNOWN).any()
-        label = "no NVLink" if is_complete else "NVLink: unknown"
+        label = f"no {host.gpu_link_name}" if is_complete else f"{host.gpu_link_name}: unknown"
         sheet.text(min(gpu_x.values()) - _BOX / 2, _NVLINK_Y - 0.3, label, va="center")
         return
     on = [gpu for gpu in range(count) if links[gpu].any()]
     is_known = (host.distance[:count, :count] != Distance.UNKNOWN).all(axis=1)
     for gpu in sorted(set(range(count)) - set(on)):
         if not is_known[gpu]:
-            sheet.text(gpu_x[gpu], _NVLINK_Y + 0.27, "NVLink: unknown", ha="center", va="top")
+            sheet.text(gpu_x[gpu], _NVLINK_Y + 0.27, f"{host.gpu_link_name}: unknown", ha="center", va="top")
             continue
         missing: Any = {"color": WRONG, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 1}
         sheet.ax.plot([gpu_x[gpu]] * 2, [_END_Y - _HIGH, _NVLINK_Y + 0.3], **missing)
-        sheet.text(gpu_x[gpu], _NVLINK_Y + 0.27, "no NVLink", color=WRONG, ha="center", va="top")
+        sheet.text(gpu_x[gpu], _NVLINK_Y + 0.27, f"no {host.gpu_link_name}", color=WRONG, ha="center", va="top")
     numbers = links[np.ix_(on, on)][~np.eye(len(on), dtype=bool)]
     if numbers.min() == numbers.max():
         _draw_fabric(sheet, host, on, gpu_x, int(numbers.max()))
@@ -272,7 +274,15 @@ def _draw_fabric(sheet: _Sheet, host: Node, on: Sequence[int], gpu_x: dict[int, 
     sheet.ax.add_patch(Rectangle((left, _NVLINK_Y - 0.38), right - left, 0.2, color=_GPU, zorder=2))
     members = "all" if len(on) == len(host.devices) else f"{len(on)} of {len(host.devices)}"
     rate = f" · {format_bandwidth(gbs)} each" if np.isfinite(gbs) else ""
-    sheet.text(left, _NVLINK_Y - 0.44, f"NVLink · NV{links} between {members}{rate}", va="top")
+    word = _link_word(host, on, links)
+    kind = "" if word == XGMI else f" · {word}"  # the number of links is unknown
+    sheet.text(left, _NVLINK_Y - 0.44, f"{host.gpu_link_name}{kind} between {members}{rate}", va="top")
+
+
+def _link_word(host: Node, on: Sequence[int], links: int) -> str:
+    """Return the word of pairs with a number of links, without the number if it is unknown."""
+    words = [host.words[i][j] for i in on for j in on if i != j and host.nvlinks[i, j] == links]
+    return next((word for word in words if word != UNKNOWN), "NVLink")
 
 
 def _draw_arcs(sheet: _Sheet, host: Node, on: Sequence[int], gpu_x: dict[int, float]) -> None:
@@ -294,8 +304,9 @@ def _draw_arcs(sheet: _Sheet, host: Node, on: Sequence[int], gpu_x: dict[int, fl
                 look = {"connectionstyle": f"arc3,rad={bend:.3f}", "arrowstyle": "-", "zorder": 1, **looks[links]}
                 start, end = (gpu_x[i], _END_Y - _HIGH), (gpu_x[j], _END_Y - _HIGH)
                 sheet.ax.add_patch(FancyArrowPatch(posA=start, posB=end, **look))
-    lines = [Line2D([], [], label=f"NV{count}", **look) for count, look in looks.items()]
-    place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 0.06), "frameon": False, "ncols": len(lines)}
+    lines = [Line2D([], [], label=_link_word(host, on, count), **look) for count, look in looks.items()]
+    # Below the widest arc, beside the note on the width of lines.
+    place: Any = {"loc": "lower right", "bbox_to_anchor": (1, 0), "frameon": False, "ncols": len(lines)}
     sheet.ax.legend(handles=lines, fontsize=_POINTS, borderpad=0, **place)
 
 

@@ -279,7 +279,7 @@ def _entries(view: View, axis_loads: Loads | None) -> list[tuple[str, str]]:
     if (view.group_of < 0).any():
         entries.append(("idle", "no rank"))
     if view.scene.is_joined.any():
-        entries.append(("nvlink", "NVLink domain"))
+        entries.append(("nvlink", f"{view.scene.link_name} domain"))
     if axis_loads is not None and view.scene.n_nics and len(view.scene.host) > 1:
         entries.append(("load", "link, idle to busiest"))
         if axis_loads.is_conflict:

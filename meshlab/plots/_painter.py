@@ -377,8 +377,8 @@ class Painter:
         if drawn.detail >= 3:
             for k, (x, y, width, height) in enumerate(drawn.bar.tolist()):
                 kind = scene.kinds[scene.kind_of[drawn.bar_host[k]]]
-                word = "NVSwitch" if kind.has_switch else "NVLink"
-                rate = "" if math.isnan(kind.nvlink_gbs) else f" · {format_bandwidth(kind.nvlink_gbs)} per GPU"
+                word = "NVSwitch" if kind.has_switch else kind.link_name
+                rate = "" if math.isnan(kind.nvlink_gbs) else f" · {format_bandwidth(kind.nvlink_gbs)} {kind.rate_of}"
                 color = theme.text_on(theme.faint(theme.nvlink, _USED_BAR if is_used[k] else 0.7))
                 self.text([word + rate, word], (x + width / 2, y + height / 2), color, room=height - 8, turned=True)
         if drawn.detail >= 2 and not scene.is_rack:
@@ -669,7 +669,7 @@ class Painter:
             devices = int(np.count_nonzero(scene.box_of[self._host_of] == k))
             return [f"rack {k} · NVLink domain of {devices}", f"rack {k}"]
         name = scene.names[first]
-        return [f"{name} · NVLink domain", name] if scene.is_joined[k] else [name]
+        return [f"{name} · {scene.link_name} domain", name] if scene.is_joined[k] else [name]
 
     # -- one group --
 

@@ -15,6 +15,7 @@ from .model._presets import as_cluster as as_cluster
 from .model._presets import preset as preset
 from .placement._placement import Placement as Placement
 from .placement._placement import place as place
+from .readers._amd_smi import read_amd_smi as read_amd_smi
 from .readers._detect import read as read
 from .readers._hosts import cluster_from_hosts as cluster_from_hosts
 from .readers._hosts import probe as probe

@@ -23,6 +23,7 @@ from meshlab.topology._whatif import (
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._levels import Bools, Floats, Ints, Level
+from meshlab.topology.model._links import with_link_count
 from meshlab.topology.model._rails import port_gbs, rails_of
 
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(%|Gb/s|Gbit/s|GB/s)?", re.ASCII)
@@ -214,7 +215,7 @@ def _with_links(whole: Node, node: Node, part: Part, first: int, rate: float | s
     """Return a host with fewer NVLinks per pair of devices, and the share of them that is left."""
     local = part.number - first
     others = range(len(node.devices)) if part.other is None else [part.other - first]
-    pairs = {frozenset((local, other)) for other in others if node.words[local][other].startswith("NV")}
+    pairs = {frozenset((local, other)) for other in others if node.nvlinks[local, other] > 0}
     ids = {device.id: number for number, device in enumerate(whole.devices)}
     of_whole = [ids[device.id] for device in node.devices]
 
@@ -228,7 +229,7 @@ def _with_links(whole: Node, node: Node, part: Part, first: int, rate: float | s
     def word(i: int, j: int) -> str:
         if frozenset((i, j)) not in pairs:
             return node.words[i][j]
-        return f"NV{max(round(links(i, j) * left / most), 1)}"
+        return with_link_count(node.words[i][j], max(round(links(i, j) * left / most), 1))
 
     size = range(len(node.words))
     return replace(node, words=tuple(tuple(word(i, j) for j in size) for i in size)), left / most

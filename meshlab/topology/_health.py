@@ -12,7 +12,15 @@ from meshlab.base import _markup as markup
 from meshlab.base._numerals import whole
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Node, parse_cpus
-from meshlab.topology.model._links import HIDES_NVLINK, NEAR, UNKNOWN, Distance
+from meshlab.topology.model._links import (
+    HIDES_NVLINK,
+    NEAR,
+    UNKNOWN,
+    XGMI,
+    Distance,
+    is_gpu_link,
+    with_link_count,
+)
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 from meshlab.topology.model._products import find_product, is_bridged
 
@@ -199,6 +207,9 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
     if count < 3 or not links.any():
         return
     usual = int(np.bincount(links[links > 0]).argmax())
+    name, is_amd = node.gpu_link_name, node.gpu_link_name == XGMI
+    sample = next(word for row in node.words for word in row if is_gpu_link(word))
+    usual_word = XGMI if XGMI in set().union(*node.words) else with_link_count(sample, usual)
     per_gpu = (links > 0).sum(axis=1)
     # A truncated paste has rows that are partly unknown. They are not evidence of a lost GPU.
     lonely = [i for i in range(count) if per_gpu[i] == 0 and is_known[i].all()]
@@ -209,16 +220,20 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
             yield Finding(
                 "note",
                 "off-fabric",
-                f"{_have(node, lonely)} no NVLink bridge, but the other cards have NV{usual}",
+                f"{_have(node, lonely)} no {name} bridge, but the other cards have {usual_word}",
                 "if the card has a bridge, check that it is seated; otherwise nothing is wrong",
             )
         else:
             yield Finding(
                 "error",
                 "off-fabric",
-                f"{_have(node, lonely)} no NVLink, but the other GPUs have NV{usual}",
-                "run nvidia-smi nvlink -s and read the log of the fabric manager on that host, "
-                "then reset or reseat the GPU; until then place no ranks on it",
+                f"{_have(node, lonely)} no {name}, but the other GPUs have {usual_word}",
+                (
+                    "run amd-smi xgmi and dmesg"
+                    if is_amd
+                    else "run nvidia-smi nvlink -s and read the log of the fabric manager"
+                )
+                + " on that host, then reset or reseat the GPU; until then place no ranks on it",
             )
     full = [i for i in range(count) if i not in lonely and (per_gpu[i] or is_known[i].all())]
     inner = links[np.ix_(full, full)]
@@ -230,22 +245,26 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
         yield Finding(
             "error",
             "fewer-nvlinks",
-            f"{_have(node, fewer)} NV{inner[full.index(fewer[0])].max()}, but the other GPUs have NV{usual}",
-            "run nvidia-smi nvlink -e and look for errors; a GPU reset may restore failed links",
+            f"{_have(node, fewer)} {with_link_count(sample, int(inner[full.index(fewer[0])].max()))}, "
+            f"but the other GPUs have {usual_word}",
+            f"run {'amd-smi xgmi' if is_amd else 'nvidia-smi nvlink -e'} and look for errors; "
+            "a GPU reset may restore failed links",
         )
     # NVLink bridges and hybrid cube meshes connect only some pairs, so many missing pairs are normal. A machine that
     # lacks only a few pairs has lost them.
     described = np.triu(is_known[np.ix_(full, full)], 1)
-    missing = np.argwhere(described & (inner == 0) & (inner.T == 0))
+    apart = node.distance[np.ix_(full, full)] != Distance.NVLINK  # XGMI through other GPUs has no links of its own
+    missing = np.argwhere(described & apart & apart.T)
     uniform = bool((off_diagonal[off_diagonal > 0] == usual).all())
     if len(missing) and uniform and len(missing) * _PAIRS_PER_LOST_PAIR <= described.sum():
         first, second = (full[index] for index in missing[0])
         yield Finding(
             "error",
             "pair-off-nvlink",
-            f"{node.ends[first]} and {node.ends[second]} have no NVLink between them"
-            f"{_and_more(len(missing), 'pair')}, but the other pairs have NV{usual}",
-            "run nvidia-smi nvlink -s on that host and reset both GPUs; until then keep the two in different groups",
+            f"{node.ends[first]} and {node.ends[second]} have no {name} between them"
+            f"{_and_more(len(missing), 'pair')}, but the other pairs have {usual_word}",
+            f"run {'amd-smi xgmi' if is_amd else 'nvidia-smi nvlink -s'} on that host and reset both GPUs; "
+            "until then keep the two in different groups",
         )
 
 

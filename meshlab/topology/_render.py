@@ -119,6 +119,8 @@ def _wrap(head: str, groups: list[str], digits: int, width: int) -> list[str]:
 def links_text(cluster: ClusterLike | Node, node: int | str = 0) -> str:
     r"""Return the link matrix of a host in the format of ``nvidia-smi topo -m``, which `read_nvidia_smi` reads.
 
+    The links between GPUs of AMD have words such as ``XGMI4``, which nvidia-smi does not print and no reader reads.
+
     Parameters
     ----------
     cluster : Cluster, Node or str

@@ -22,7 +22,7 @@ from meshlab.topology.model._levels import (
     rails_for,
     regular_levels,
 )
-from meshlab.topology.model._links import UNKNOWN, Distance, distances
+from meshlab.topology.model._links import UNKNOWN, Distance, distances, is_gpu_link
 from meshlab.topology.model._rails import with_fixed_rails
 
 CUSTOM = "custom, from "
@@ -51,7 +51,8 @@ def without_link(cluster: Cluster, device: int, other: int | None = None) -> Clu
     if other is None:
         partners = [i for i in range(len(old.devices)) if old.distance[local, i] == Distance.NVLINK]
         if not partners:
-            raise TopologyError(f"device {device} has no NVLink", hint="choose a device with NVLink")
+            name = old.gpu_link_name
+            raise TopologyError(f"device {device} has no {name}", hint=f"choose a device with {name}")
     else:
         other_node, partner = cluster.locate(other)
         if other_node != node:
@@ -59,8 +60,9 @@ def without_link(cluster: Cluster, device: int, other: int | None = None) -> Clu
                 f"devices {device} and {other} are on different hosts", hint="choose two devices of one host"
             )
         if old.distance[local, partner] != Distance.NVLINK:
+            name = old.gpu_link_name
             raise TopologyError(
-                f"devices {device} and {other} have no NVLink between them", hint="choose two devices with NVLink"
+                f"devices {device} and {other} have no {name} between them", hint=f"choose two devices with {name}"
             )
         partners = [partner]
     pairs = [{local, partner} for partner in partners]
@@ -271,7 +273,7 @@ def _with_ends(node: Node, devices: int | None, nics: int | None) -> Node:
         for before, had, n in ((0, counts[0], targets[0]), (counts[0], counts[1], targets[1]))
         for j in range(n)
     ]
-    linked = [word for row in node.words[: counts[0]] for word in row[: counts[0]] if word.startswith("NV")]
+    linked = [word for row in node.words[: counts[0]] for word in row[: counts[0]] if is_gpu_link(word)]
     among_copies = max(linked, key=linked.count) if linked else "PIX"
 
     def word(i: int, j: int) -> str:
@@ -304,7 +306,7 @@ def _without_nvlink(node: Node, is_lost: Callable[[int, int], bool]) -> Node:
     """Return the host with PCIe words for the pairs that lost NVLink, derived from NUMA nodes."""
 
     def word(i: int, j: int) -> str:
-        if i == j or max(i, j) >= len(node.devices) or not node.words[i][j].startswith("NV") or not is_lost(i, j):
+        if i == j or max(i, j) >= len(node.devices) or not is_gpu_link(node.words[i][j]) or not is_lost(i, j):
             return node.words[i][j]
         numas = node.devices[i].numa, node.devices[j].numa
         return UNKNOWN if None in numas else "NODE" if numas[0] == numas[1] else "SYS"

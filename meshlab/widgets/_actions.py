@@ -18,6 +18,7 @@ from meshlab.mesh._axes import nearest_axes
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.prediction._job import Job
 from meshlab.topology.model._presets import PRESETS, as_cluster
+from meshlab.topology.readers._amd_smi import looks_like_amd_smi, read_amd_smi
 from meshlab.topology.readers._detect import read
 from meshlab.topology.readers._hosts import probe
 from meshlab.topology.readers._nvidia_smi import looks_like_nvidia_smi, read_nvidia_smi
@@ -216,13 +217,15 @@ def _paste_machine(design: Design, content: Content, total: int | None) -> tuple
     if not text.strip():
         raise TopologyError(
             "nothing pasted",
-            hint="paste the output of nvidia-smi topo -m, a topology XML of NCCL, or a topology.conf of Slurm",
+            hint="paste the output of nvidia-smi topo -m, rocm-smi --showtopo or amd-smi topology, a topology XML of "
+            "NCCL, or a topology.conf of Slurm",
         )
     note, source = "", f"ml.topology.read({python(text)})"
     bare = lines_by_source(text)
-    if looks_like_nvidia_smi(bare) and read_nvidia_smi(bare, machine="all").n_nodes > 1:  # of each host
-        cluster = read_nvidia_smi(bare, machine="all")
-        source = f'ml.topology.read_nvidia_smi({python(bare)}, machine="all")'
+    tools = ((looks_like_amd_smi, read_amd_smi), (looks_like_nvidia_smi, read_nvidia_smi))
+    reader = next((read_tool for looks_like, read_tool in tools if looks_like(bare)), None)
+    if reader is not None and (cluster := reader(bare, machine="all")).n_nodes > 1:  # of each host
+        source = f'ml.topology.{reader.__name__}({python(bare)}, machine="all")'
     else:
         cluster = as_cluster(text.strip() if text.strip() in PRESETS else read(text))
     if not cluster.n_devices:

@@ -485,7 +485,7 @@ def _preset_values(machine: Preset) -> dict[str, Number | None]:
         "rails": fabric.rails,
         "nodes_per_pod": fabric.pod,
         "taper": fabric.taper,
-        "nvlink_domain": devices * fabric.rack if machine.nvlinks else None,
+        "nvlink_domain": devices * fabric.rack if machine.nvlinks != 0 else None,
     }
 
 

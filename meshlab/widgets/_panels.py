@@ -15,6 +15,7 @@ from meshlab.comm._catalog import CATALOG
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.topology._parts import find_part
 from meshlab.topology._whatif import CUSTOM
+from meshlab.topology.model._hardware import gpu_link_name
 from meshlab.topology.model._presets import PRESETS
 from meshlab.topology.placement._loads import MARKS, Loads
 from meshlab.widgets._drawings import Drawing
@@ -59,7 +60,7 @@ def _count(number: int, noun: str) -> str:
 def machine_text(machine: Machine) -> str:
     """Return the machine in one line."""
     cluster, values = machine.cluster, machine.values
-    is_gpu = all(device.backend == "cuda" for template in cluster.templates for device in template.devices)
+    is_gpu = all(device.backend != "cpu" for template in cluster.templates for device in template.devices)
     word = "GPU" if is_gpu else "slot"
     counts = {len(template.devices) for template in cluster.templates if template.devices}
     parts = [f"{_count(cluster.n_nodes, 'host')} × {_count(int(values['devices'] or 0), word)}"]
@@ -68,7 +69,7 @@ def machine_text(machine: Machine) -> str:
     if cluster.n_devices:
         sizes = np.unique(np.bincount(cluster.domain("nvlink")))
         if sizes[-1] > 1:
-            parts.append(f"NVLink domains of {' and '.join(str(size) for size in sizes)}")
+            parts.append(f"{gpu_link_name(cluster.templates)} domains of {' and '.join(str(size) for size in sizes)}")
     levels = [level for level in cluster.levels if level.name != "cluster"]
     for level in levels:
         domains = int(level.of_node.max()) + 1

@@ -378,8 +378,6 @@ def test_calls_of_the_inspector_are_a_table() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("WEIGHT TABLE:\n             0000:05:00.0\n0000:05:00.0 0\n", "amd-smi"),
-        ("======= ROCm System Management Interface =======\n", "rocm-smi"),
         ("[1700000000.1] [n1:7:0]  ucc_context.c:402  UCC  ERROR failed to create tl context\n", "UCC"),
         ("[Mar 3 2025] [INFO] [tid 9] Fabric Manager version 550.90.07 is running\n", "Fabric Manager"),
         ("[n1] mscclpp::Connection failed\n", "MSCCL++"),
@@ -391,6 +389,21 @@ def test_a_tool_that_is_not_read_is_named(text: str, words: str) -> None:
         with pytest.raises(ParseError, match="not read yet") as caught:
             reader(text)
         assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("WEIGHT TABLE:\n             0000:05:00.0\n0000:05:00.0 0\n", "amd-smi"),
+        ("======= ROCm System Management Interface =======\n", "rocm-smi"),
+    ],
+)
+def test_output_of_amd_without_links_is_refused_by_its_name(text: str, words: str) -> None:
+    for reader in (ml.read, ml.explain):
+        with pytest.raises(
+            ParseError, match=f"this is the output of {words}.*links.*missing or cut; pass the whole output"
+        ):
+            reader(text)
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,7 @@ def _hardware_readers(text: str, folder: Path) -> None:
         ml.topology.read_nccl_info,
         ml.topology.read_nccl_topology,
         ml.topology.read_nvidia_smi,
+        ml.topology.read_amd_smi,
         ml.topology.read_slurm_topology,
     ):
         with contextlib.suppress(ml.MeshlabError):

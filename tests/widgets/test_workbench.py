@@ -329,6 +329,16 @@ def test_a_paste_of_the_matrix_of_each_host_is_a_machine_of_these_hosts(wb):
     assert rerun(wb).cluster == wb.cluster
 
 
+def test_pastes_of_gpus_of_amd_are_machines(wb):
+    table = "=== Link Type between two GPUs ===\n  GPU0  GPU1\nGPU0  0  XGMI\nGPU1  XGMI  0\n"
+    do(wb, "paste_machine", text=f"GPU[0] : Card Series: AMD Instinct MI300X\n{table}")
+    assert wb.cluster.summary == "1 node, 2 × AMD Instinct MI300X, XGMI domains of 2"
+    assert rerun(wb).cluster == wb.cluster
+    do(wb, "paste_machine", text=table * 3)
+    assert wb.cluster.n_nodes == 3
+    assert rerun(wb).cluster == wb.cluster
+
+
 def test_failed_parts_are_forgotten_with_their_hosts(wb):
     wb.failed = ["node3/NIC0", "node0/GPU0"]
     do(wb, "dial", dial="nodes", value="2")

@@ -27,12 +27,20 @@ from meshlab.diagnosis.formats._smi_table import (
 from meshlab.topology._health import Findings, health
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Nic, Node
+from meshlab.topology.readers._amd_smi import (
+    AMD_SMI_LINE,
+    AMD_SMI_LITERALS,
+    MOST_GPUS,
+    looks_like_amd_smi,
+    read_amd_smi,
+)
 from meshlab.topology.readers._nccl_info import looks_like_nccl_info, read_nccl_info
 from meshlab.topology.readers._nvidia_smi import PRODUCT_LINE, read_nvidia_smi
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_MOST_AMD_LINES = 50_000
 _TREE = re.compile(r"(?:=== System : max| \+ (?:PCI|NVL|NET|SYS|C2C)\[|NCCL INFO \+ |(?:GPU|NET)/[0-9A-Fa-f-]+ ?:\w)")
 
 
@@ -74,11 +82,35 @@ def matrix_of(paste: Paste) -> Cluster | None:
         return None
 
 
+def amd_lines(paste: Paste) -> list[int]:
+    """Return the numbers of the lines that rocm-smi --showtopo or amd-smi topology printed."""
+    if not looks_like_amd_smi(paste.text):
+        return []
+    titles = paste.numbers(*AMD_SMI_LITERALS)
+    if not titles or titles[-1] - titles[0] > _MOST_AMD_LINES:
+        return []
+    lines = range(titles[0], min(titles[-1] + MOST_GPUS + 2, len(paste) + 1))
+    return [number for number in lines if AMD_SMI_LINE.search(paste.line(number).text[:LONGEST_LINE])]
+
+
+def amd_of(paste: Paste) -> Cluster | None:
+    """Return the cluster that the tables of rocm-smi or amd-smi describe, or None without link types."""
+    if not (numbers := paste.once(amd_lines)):
+        return None
+    products = {line.number for line in paste.find("Instinct MI", "Radeon ")}
+    # A document in JSON has lines before, between and after those that show what it is.
+    near = sorted({*range(max(numbers[0] - 12, 1), min(numbers[-1] + 14, len(paste)) + 1), *products})
+    try:
+        return read_amd_smi("\n".join(paste.line(number).text for number in near), machine="all")
+    except (ParseError, TopologyError):
+        return None
+
+
 def machine_of(paste: Paste) -> Cluster | None:
     """Return the hardware that all parts of a paste describe together, or None if none names a GPU or a port."""
     # Of several hosts, the other tools add only what names its host.
     matrix, tree = paste.once(matrix_of), paste.once(tree_of)
-    base = matrix if matrix is not None else tree
+    base = matrix if matrix is not None else tree if tree is not None else paste.once(amd_of)
     if matrix is not None and tree is not None and matrix.n_nodes == tree.n_nodes == 1:
         base = Cluster.from_nodes([_joined(matrix.node(0), tree.node(0))], source=matrix.source, notes=matrix.notes)
     if base is None:
@@ -308,6 +340,12 @@ def _find_settings(paste: Paste) -> list[int]:
 
 MACHINE_FORMATS: tuple[TextFormat, ...] = (
     TextFormat("nvidia-smi topo", matrix_numbers, _see_machine, "the output of nvidia-smi topo -m"),
+    TextFormat(
+        "rocm-smi or amd-smi topology",
+        lambda paste: paste.once(amd_lines) if paste.once(amd_of) is not None else [],
+        _see_machine,
+        "the output of rocm-smi --showtopo or amd-smi topology",
+    ),
     TextFormat("NCCL system tree", _find_tree, _see_machine, "a log of NCCL with NCCL_DEBUG_SUBSYS=INIT,GRAPH"),
     TextFormat("nvidia-smi nvlink", _find_links, _see_links, "the output of nvidia-smi nvlink -s or -e"),
     TextFormat(

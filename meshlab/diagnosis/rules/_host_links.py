@@ -140,7 +140,7 @@ def no_nvlink(paste: Paste) -> Iterator[TextFinding]:
         near = [
             f"{node.ends[i]}-{node.ends[j]}" for i in range(count) for j in range(i + 1, count) if inner[i, j] <= NEAR
         ]
-        why = "No pair of GPUs has NVLink, so they communicate over PCIe."
+        why = f"No pair of GPUs has {node.gpu_link_name}, so they communicate over PCIe."
         why += f" {', '.join(near[:6])}{' and more' * (len(near) > 6)} share a PCIe switch." if near else ""
         do = "Put ranks that exchange most on such a pair." if near and len(near) < count * (count - 1) // 2 else ""
         yield no_nvlink.finding("info", where, why, do, lines)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from meshlab.base import _markup as markup
 from meshlab.topology.model._arrays import per_device
-from meshlab.topology.model._hardware import Device, Node
+from meshlab.topology.model._hardware import Device, Node, gpu_link_name
 from meshlab.topology.model._levels import INNER_LEVELS
 from meshlab.topology.model._links import Distance
 
@@ -34,7 +34,7 @@ def device_counts(cluster: Cluster, field: str) -> dict[Any, int]:
 
 
 def summary(cluster: Cluster) -> str:
-    """Return the hosts, devices and NVLink domains in one line."""
+    """Return the hosts, devices and NVLink or XGMI domains in one line."""
     backends = cluster.backend_counts
     parts = [f"{cluster.n_nodes:,} node{'s' * (cluster.n_nodes > 1)}"]
     parts += [f"{count:,} × {name}" for name, count in cluster.models.items()] or ["no GPU"]
@@ -53,7 +53,7 @@ def summary(cluster: Cluster) -> str:
         if (least := np.bincount(cluster.domains[1][~of_known_host]).max(initial=0)) > 1:
             texts.append(f"at least {least}")
         if texts:
-            parts.append(f"NVLink domains of {' and '.join(texts)}")
+            parts.append(f"{gpu_link_name(cluster.templates)} domains of {' and '.join(texts)}")
         if unknown.any() and any(node.nvlink_known for node in cluster.templates):
             count = int(unknown.sum())
             every = "other links unknown" if texts else "links unknown"

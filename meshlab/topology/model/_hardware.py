@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
@@ -19,6 +19,8 @@ from meshlab.base._forwarding import implementation
 from meshlab.topology.model._links import (
     NEAR,
     UNKNOWN,
+    XGMI,
+    XGMI_VIA,
     Distance,
     clique_numbers,
     distances,
@@ -113,6 +115,8 @@ class Device:
     pcie_width_max: int | None = None
     pcie_path_gbs: float | None = None
     """GB/s of the slowest PCIe link between the device and its CPU, in one direction, as NCCL sees it."""
+    xgmi_gbs: float | None = None
+    """GB/s of one XGMI link of a GPU of AMD in one direction, as RCCL or the driver has it."""
     fabric: str | None = None
     """``cluster/clique`` of the NVLink fabric. Devices with equal values share a fabric, also across hosts."""
     unknown: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -323,15 +327,24 @@ class Node:
         read = distances(self.words)
         return np.where(read == Distance.UNKNOWN, read.T, read)
 
+    @property
+    def gpu_link_name(self) -> str:
+        """Name of the links between its GPUs: ``XGMI`` for AMD, otherwise ``NVLink``."""
+        return gpu_link_name((self,))
+
     @cached_property
     def nvlinks(self) -> npt.NDArray[np.int16]:
-        """Number of NVLinks between all endpoints. If one direction is unknown, the other direction is used."""
+        """Number of NVLinks or XGMI links between all endpoints.
+
+        If one direction is unknown, the other direction is used.
+        """
         read = nvlink_counts(self.words)
         return np.where(distances(self.words) == Distance.UNKNOWN, read.T, read)
 
     @cached_property
     def gbs(self) -> npt.NDArray[np.float64]:
         """GB/s in one direction between all endpoints, NaN if unknown. The values are NCCL's, see `nvlink_gbs`."""
+        # The rate of XGMI is unknown if the number of links is, and between GPUs that have no link of their own.
         pcie = np.array([device.pcie_gbs for device in self.devices] + [nic.gbs for nic in self.nics], dtype=float)
         # fmin ignores NaN: if the speed of only one endpoint is known, it is the best estimate of the link.
         slower = np.fmin(pcie[:, None], pcie[None, :])
@@ -339,15 +352,20 @@ class Node:
         gbs: npt.NDArray[np.float64] = np.where(
             self.distance == Distance.SYS, np.minimum(slower, socket_gbs(self.cpu_model)), slower
         )
-        per_link = np.array([nvlink_gbs(d.compute_capability) for d in self.devices] + [np.nan] * len(self.nics))
+        rates = [nvlink_gbs(d.compute_capability) if d.xgmi_gbs is None else d.xgmi_gbs for d in self.devices]
+        per_link = np.array(rates + [np.nan] * len(self.nics))
         gbs = np.where(self.distance == Distance.NVLINK, self.nvlinks * np.fmin(per_link[:, None], per_link), gbs)
+        if {XGMI, XGMI_VIA} & set().union(*self.words):
+            words = np.array(self.words, dtype=object)
+            is_uncounted = (words == XGMI) | (words == XGMI_VIA)
+            gbs[is_uncounted | ((words == UNKNOWN) & is_uncounted.T)] = np.nan
         gbs[self.distance == Distance.UNKNOWN] = np.nan
         gbs[self.distance == Distance.SELF] = np.inf
         return gbs
 
     @cached_property
     def nvlink_groups(self) -> npt.NDArray[np.int32]:
-        """NVLink domain of every device. All pairs of devices in a domain have NVLink."""
+        """NVLink (or XGMI) domain of every device. All pairs of devices in a domain have NVLink."""
         devices = len(self.devices)
         return clique_numbers(self.distance[:devices, :devices] == Distance.NVLINK)
 
@@ -362,7 +380,12 @@ class Node:
 
     @cached_property
     def device_nvlink_gbs(self) -> float:
-        """GB/s of all NVLinks of a device together in one direction, infinite if unknown."""
+        """GB/s of all NVLinks of a device together in one direction, infinite if unknown.
+
+        NaN if GPUs pass on the data of others (``XGMI0``), with which they share their links.
+        """
+        if XGMI_VIA in set().union(*self.words):
+            return float("nan")
         count = len(self.devices)
         links = self.nvlinks[:count, :count]
         per_link = np.divide(self.gbs[:count, :count], links, where=links > 0, out=np.full(links.shape, np.nan))
@@ -479,6 +502,12 @@ class Node:
             markup.table(["device", "name", "bus ID", "NUMA", "CPUs", "links to other devices"], rows),
             "".join(f'<div class="ml-sub">{markup.escape(note)}</div>' for note in self.notes),
         )
+
+
+def gpu_link_name(nodes: Iterable[Node]) -> str:
+    """Return the name of the links between the GPUs of hosts: ``XGMI`` if all are AMD's, otherwise ``NVLink``."""
+    backends = {device.backend for node in nodes for device in node.devices} - {"cpu"}
+    return XGMI if backends == {"rocm"} else "NVLink"
 
 
 def _word_counts(node: Node, device: int) -> str:

@@ -2,7 +2,8 @@
 
 The words are those of ``nvidia-smi topo -m``: ``NV18``, ``PIX``, ``PXB``, ``PHB``, ``NODE`` and ``SYS``. NCCL's path
 types differ a little: NCCL has no NODE (it reports nvidia-smi's NODE as PHB), and its PXN, NVB, C2C and P2C have no
-equivalent in nvidia-smi.
+equivalent in nvidia-smi. Between GPUs of AMD the word is ``XGMI``, with the number of links if it is known: ``XGMI4``.
+As in RCCL, XGMI is in the place of NVLink.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ LINK_PATTERN = r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC"
 
 UNKNOWN = "?"
 """The link word of a pair that the source does not describe."""
+
+XGMI = "XGMI"
+"""The link word of a pair of AMD's GPUs with XGMI links (Infinity Fabric) of unknown number; a number may follow."""
+
+XGMI_VIA = "XGMI0"
+"""The link word of a pair of AMD's GPUs without a link of its own, which other GPUs join over XGMI."""
 
 HIDES_NVLINK = "this is the output of nvidia-smi topo -mp, which omits NVLink; nvidia-smi topo -m includes it"
 """The note of a node that was read from ``nvidia-smi topo -mp``. `health` tests for it."""
@@ -46,6 +53,9 @@ NEAR = Distance.PXB
 LINK_MEANINGS: Mapping[str, str] = MappingProxyType(
     {
         "NV#": "# NVLinks",
+        "XGMI#": "# XGMI links",
+        XGMI: "XGMI links, number unknown",
+        XGMI_VIA: "XGMI through other GPUs",
         "PIX": "one PCIe switch",
         "PXB": "several PCIe switches",
         "PHB": "the CPU's PCIe root",
@@ -106,32 +116,49 @@ _SOCKET_GBS = (
     (r"Grace|ARM|Neoverse", 6.0),
 )
 
-_WORD = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
+_WORD = re.compile(r"\b(?:NV\d+|XGMI\d*|PIX|PXB|PHB|NODE|SYS)\b")
+_GPU_LINKS = re.compile(r"(NV|XGMI)(\d+)")
+
+
+def is_gpu_link(word: str) -> bool:
+    """Return whether a link word stands for links between GPUs, NVLink or XGMI, rather than for PCIe."""
+    return word.startswith(("NV", XGMI))
+
+
+def with_link_count(word: str, count: int) -> str:
+    """Return the word of another number of the same links: NV9 for NV18 and 9."""
+    return f"{XGMI if word.startswith(XGMI) else 'NV'}{count}"
+
+
+def meaning_of(word: str) -> str:
+    """Return the hardware that a link passes through, such as ``18 NVLinks``."""
+    if word in LINK_MEANINGS or (match := _GPU_LINKS.fullmatch(word)) is None:
+        return LINK_MEANINGS[word]
+    return f"{match[2]} {'NVLink' if match[1] == 'NV' else 'XGMI link'}{'s' * (match[2] != '1')}"
 
 
 def explain_words(text: str) -> list[str]:
     """Explain the link words in a text, in one sentence each."""
-    sentences = []
-    for word in dict.fromkeys(_WORD.findall(text)):
-        is_nvlink = word.startswith("NV")
-        meaning = f"{word[2:]} NVLink{'s' * (word != 'NV1')}" if is_nvlink else LINK_MEANINGS[word]
-        sentences.append(f"{word} stands for {meaning}")
-    return sentences
+    return [f"{word} stands for {meaning_of(word)}" for word in dict.fromkeys(_WORD.findall(text))]
 
 
 def distances(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int8]:
     """Return the `Distance` of every link word, as int8 of the same shape."""
     different = set().union(*words)
     numbers: dict[str, int] = {
-        word: Distance.NVLINK if word.startswith("NV") else _DISTANCE.get(word, Distance.UNKNOWN) for word in different
+        word: Distance.NVLINK if is_gpu_link(word) else _DISTANCE.get(word, Distance.UNKNOWN) for word in different
     }
     shape = len(words), len(words[0]) if words else 0
     return np.frombuffer(b"".join(bytes(map(numbers.__getitem__, row)) for row in words), dtype=np.int8).reshape(shape)
 
 
 def nvlink_counts(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int16]:
-    """Return the number of NVLinks of every link word, 0 for other links, as int16 of the same shape."""
-    counts = {word: int(word[2:]) if word.startswith("NV") else 0 for word in set().union(*words)}
+    """Return the number of NVLinks or XGMI links of every link word, 0 for others, as int16 of the same shape.
+
+    It is 1 for XGMI without a number.
+    """
+    matches = {word: _GPU_LINKS.fullmatch(word) for word in set().union(*words)}
+    counts = {word: int(word == XGMI) if match is None else int(match[2]) for word, match in matches.items()}
     shape = len(words), len(words[0]) if words else 0
     return np.array([array("h", map(counts.__getitem__, row)) for row in words], dtype=np.int16).reshape(shape)
 

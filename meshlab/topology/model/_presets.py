@@ -14,7 +14,7 @@ from meshlab.mesh._axes import short
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Nic, Node, Numa, count_cpus
 from meshlab.topology.model._levels import MOST_NODES, MOST_RAILS, Level, check_taper, regular_levels
-from meshlab.topology.model._links import FABRICS, UNKNOWN
+from meshlab.topology.model._links import FABRICS
 from meshlab.topology.model._products import find_product
 
 ClusterLike = Cluster | str
@@ -51,7 +51,7 @@ class Preset:
 
     title: str  # name of the machine
     gpu: str  # name of a product in `meshlab.topology.model._products`
-    nvlinks: int | None  # number of NVLinks between any two GPUs, 0 without NVLink, None for links without a model
+    nvlinks: int | None  # number of NVLinks between any two GPUs, 0 without NVLink, None for XGMI
     # PCIe switches in the order of the GPUs: NUMA node, number of GPUs, number of NICs.
     switches: tuple[tuple[int, int, int], ...]
     near: str  # link word between two endpoints of one switch
@@ -77,7 +77,7 @@ class Preset:
             if i == j:
                 return "X"
             if self.nvlinks != 0 and max(i, j) < len(of_gpu):
-                return UNKNOWN if self.nvlinks is None else f"NV{self.nvlinks}"
+                return f"XGMI{product.xgmi_per_pair}" if self.nvlinks is None else f"NV{self.nvlinks}"
             if position[i] == position[j]:
                 return self.near
             return "NODE" if position[i][1] == position[j][1] else "SYS"
@@ -199,8 +199,8 @@ _AWS_TABLES = "stas00/ml-engineering network/README.md, aws-samples/awsome-distr
 _GOOGLE = "Google's page on the network bandwidth of GPU machines"
 _OCI_CHECKS = "oracle-quickstart/oci-hpc check_gpu_setup.py"
 _NO_MODEL_OF_AMD = (
-    "xGMI links all GPUs: 448 GB/s per GPU in one direction. meshlab has no cost model of RCCL, so that times of this "
-    "machine come from published curves only",
+    "xGMI links all GPUs, with a peak of 448 GB/s per GPU in one direction, of which RCCL assumes 336. meshlab has no "
+    "cost model of RCCL, so that times of this machine come from published curves only",
 )
 
 _P5EN = Preset(

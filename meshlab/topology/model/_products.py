@@ -20,6 +20,8 @@ class Product:
     nvlinks: int  # number of NVLinks, 0 if the product has none
     pcie_generation: int  # highest supported PCIe generation
     pci_id: str = ""  # PCI device ID under vendor 0x10de, empty if unknown
+    xgmi_gbs: float | None = None  # GB/s of one XGMI link in one direction (ROCm/rccl src/graph/topo.h), None without
+    xgmi_per_pair: int = 0  # number of XGMI links between any two GPUs of a board, 0 if it differs or is unknown
 
     def device(self, number: int, *, numa: str | None = None, cpus: str | None = None) -> Device:
         """Return a device of this product with the given index in its host."""
@@ -33,13 +35,15 @@ class Product:
             nvlink_count=self.nvlinks,
             pcie_generation_max=self.pcie_generation,
             pcie_width_max=16,
+            xgmi_gbs=self.xgmi_gbs,
             numa=numa,
             cpus=cpus,
         )
 
 
 # All PCI IDs are those of the PCI ID repository (pci.ids). Of the other values, the SM counts of A100, H100 and
-# RTX 3090 were compared with published specifications. The rest is not confirmed.
+# RTX 3090 were compared with published specifications. The rest is not confirmed. A GPU of AMD is what its tools list:
+# MI250 and MI250X are two of them per module.
 PRODUCTS = (
     Product("V100 SXM2 16GB", (7, 0), 16, 80, 6, 3, "0x1db1"),
     Product("V100 SXM2 32GB", (7, 0), 32, 80, 6, 3, "0x1db5"),
@@ -62,7 +66,15 @@ PRODUCTS = (
     Product("RTX PRO 6000", (12, 0), 96, 188, 0, 5),
     Product("RTX 5090", (12, 0), 32, 170, 0, 5),
     Product("RTX 4090", (8, 9), 24, 128, 0, 4),
-    Product("MI300X", None, 192, 304, 0, 5),
+    Product("MI100", None, 32, 120, 0, 4, xgmi_gbs=24.0),
+    Product("MI210", None, 64, 104, 0, 4, xgmi_gbs=36.0),
+    Product("MI250", None, 64, 104, 0, 4, xgmi_gbs=36.0),
+    Product("MI250X", None, 64, 110, 0, 4, xgmi_gbs=36.0),
+    Product("MI300X", None, 192, 304, 0, 5, xgmi_gbs=48.0, xgmi_per_pair=1),
+    Product("MI300A", None, 128, 228, 0, 5, xgmi_gbs=48.0),
+    Product("MI325X", None, 256, 304, 0, 5, xgmi_gbs=48.0, xgmi_per_pair=1),
+    Product("MI350X", None, 288, 256, 0, 5, xgmi_gbs=48.0, xgmi_per_pair=1),
+    Product("MI355X", None, 288, 256, 0, 5, xgmi_gbs=48.0, xgmi_per_pair=1),
 )
 """The products that readers and presets recognise."""
 
@@ -119,6 +131,21 @@ def gpu_model(name: str) -> str:
         return name
     card = _CARD.search(name)
     return models[0] if card is None else f"{models[0]} {'NVL' if card[0].upper() == 'NVL' else 'PCIe'}"
+
+
+def amd_product(name: str) -> Product | None:
+    """Return the product of AMD in the name of a GPU, such as ``AMD Instinct MI300X VF``, or None if it is not listed.
+
+    Examples
+    --------
+    >>> product = amd_product("AMD Instinct MI300X VF")
+    >>> product.name if product else None
+    'MI300X'
+    """
+    models = models_in(name)
+    return next(
+        (product for product in PRODUCTS if product.compute_capability is None and product.name in models), None
+    )
 
 
 def capability_of(name: str) -> tuple[int, int] | None:

@@ -68,9 +68,10 @@ def cross(rank_map: RankMap, groups: Ints, copies: Sequence[int] | None = None) 
         for index in range(len(domains)):
             hops[index] = np.count_nonzero(level == index, axis=0)
     # One argmax finds the worst hop: the key sorts by level, then by distance within a host. Distance has 8 values, so
-    # a factor of 16 keeps them apart; int16 because int8 overflows at level 8. Ties go to the first hop.
+    # a factor of 16 keeps them apart; int16 because int8 overflows at level 8. Ties go to a hop of unknown rate inside
+    # a domain, such as XGMI through other GPUs, and then to the first hop.
     key = level.astype(np.int16) * 16 + np.where(level <= HOST, distance, Distance.UNKNOWN)
-    position = key.argmax(axis=0)
+    position = (2 * key + ((level == NVLINK) & np.isnan(gbs))).argmax(axis=0)
     columns = np.arange(count)
     leaves = level[position, columns] > HOST
     use = (_nics_of_single_ranks if one_rank_per_host else _nics)(rank_map, members, leaves)

@@ -20,6 +20,7 @@ from meshlab.base._errors import TopologyError, did_you_mean
 from meshlab.base._units import parse_size
 from meshlab.mesh._groups import Groups
 from meshlab.mesh._traffic import Traffic
+from meshlab.topology.model._hardware import gpu_link_name
 from meshlab.topology.model._levels import HOST, INNER_LEVELS, NVLINK, Floats, Ints
 from meshlab.topology.placement._crossings import uplink_gbs
 from meshlab.topology.placement._flows import Flows, TrafficSums, flows_of, traffic_flows
@@ -357,7 +358,8 @@ def _links(placement: Placement, scene: Scene, flows: Flows, count: int) -> tupl
     links = []
     is_cut = any(map(has_unknown_links, cluster.templates))
     inside = "PCIe or unknown links, per device" if is_cut else "PCIe, per device"
-    for name, label, level in (("nvlink", "NVLink, per device", NVLINK), ("host", inside, HOST)):
+    nvlink = f"{gpu_link_name(cluster.templates)}, per device"
+    for name, label, level in (("nvlink", nvlink, NVLINK), ("host", inside, HOST)):
         link = _inside_load(placement, flows, name, label, level, count)
         if link is not None:
             links.append(link)

@@ -16,9 +16,9 @@ from meshlab.base._units import format_bandwidth
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.mesh._traffic import TrafficLike
 from meshlab.topology.model._cluster import Cluster
-from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._hardware import Node, gpu_link_name
 from meshlab.topology.model._levels import HOST, NVLINK, Bools, Ints
-from meshlab.topology.model._links import UNKNOWN, Distance
+from meshlab.topology.model._links import UNKNOWN, XGMI_VIA, Distance
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 from meshlab.topology.placement._crossings import Crossings, all_hops, cross
 from meshlab.topology.placement._detours import Detour, detours, devices_before, explain_failures
@@ -520,7 +520,9 @@ def _explain_axis(placement: Placement, axis: str) -> str:
     name = groups.name
     if groups.size == 1:
         return f"{name} has one rank per group: it crosses no link"
-    worst = int(np.argmax(answer.worst_level * 16 + answer.worst_distance))
+    # Of equal groups, one of unknown rate is named first: its worst hop may be the slowest.
+    keys = answer.worst_level.astype(np.int64) * 16 + answer.worst_distance
+    worst = int(np.argmax(2 * keys + ((answer.worst_level == NVLINK) & np.isnan(answer.ring_gbs))))
     level = int(answer.worst_level[worst])
     gbs = _slowest_gbs(answer)
     rate = "" if gbs is None else f", {format_bandwidth(gbs)}"
@@ -532,11 +534,14 @@ def _explain_axis(placement: Placement, axis: str) -> str:
         across = "" if hosts == 1 else f" across {hosts} hosts"
         # The ring avoids a pair without NVLink, but an all_to_all does not.
         unlinked = ((answer.domains[HOST] == 1) & (answer.domains[NVLINK] > 1)).any()
-        but = ", but not all pairs of its devices have NVLink" if unlinked else ""
+        link_name = gpu_link_name(placement.cluster.templates)
+        but = f", but not all pairs of its devices have {link_name}" if unlinked else ""
         if but and any(has_unknown_links(template) for template in placement.cluster.templates):
             but = ", as far as the links of its devices are known"
         way = " per direction" if rate else ""  # a call may have more bus bandwidth, because NVSwitch reduces
-        return f"{name} stays inside NVLink{across}: {'NVLink' if word == 'nvlink' else word}{rate}{way}{but}"
+        if word == XGMI_VIA:
+            return f"{name} stays inside {link_name}{across}: {word}, data of some pairs pass other GPUs{but}"
+        return f"{name} stays inside {link_name}{across}: {'NVLink' if word == 'nvlink' else word}{rate}{way}{but}"
     if level == HOST and word == UNKNOWN:
         return f"{name} stays inside the host{_worst_known(placement, answer, worst, axis)}"
     if level == HOST:
@@ -581,8 +586,8 @@ def _why_no_nvlink(placement: Placement, answer: Crossings, worst: int) -> str:
     if template.devices and template.devices[0].backend == "cpu":
         return ", on CPUs"
     if not template.nvlink_known:
-        return ", and the source does not list NVLink"
-    return " but leaves NVLink" if (template.distance == Distance.NVLINK).any() else ""
+        return f", and the source does not list {template.gpu_link_name}"
+    return f" but leaves {template.gpu_link_name}" if (template.distance == Distance.NVLINK).any() else ""
 
 
 def _explain_nics(placement: Placement, answer: Crossings, axis: str) -> str:

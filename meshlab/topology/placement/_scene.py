@@ -47,6 +47,9 @@ class Kind:
     near: Ints  # int32 of shape (pairs, 2): all pairs of a device and one of its nearest NICs
     nvlink_gbs: float  # GB/s of a device's NVLinks, NaN without NVLink
     has_switch: bool  # True if NVLink goes through NVSwitches
+    link_name: str = "NVLink"  # of the links between devices, "XGMI" for GPUs of AMD
+    # What `nvlink_gbs` is the rate of. A switch gives a GPU all of its NVLinks for any other one, but XGMI joins pairs.
+    rate_of: str = "per GPU"
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +98,12 @@ class Scene:
     def n_nics(self) -> int:
         """Number of NICs."""
         return int(sum(int(np.count_nonzero(self.kind_of == k)) * kind.nics for k, kind in enumerate(self.kinds)))
+
+    @property
+    def link_name(self) -> str:
+        """Name of the links between devices: XGMI if all hosts have GPUs of AMD."""
+        names = {kind.link_name for kind in self.kinds}
+        return names.pop() if len(names) == 1 else "NVLink"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields for the widget: numbers, strings and lists, and int32 arrays with one entry per host."""
@@ -266,6 +275,8 @@ def _kind(node: Node, rails: int, is_rack: bool, slot_of: Ints, most_slots: int)
         near=near,
         nvlink_gbs=float(np.nanmax(gbs)) if np.isfinite(gbs).any() else float("nan"),
         has_switch=has_switch,
+        link_name=node.gpu_link_name,
+        rate_of="per GPU" if node.gpu_link_name == "NVLink" else "at most per pair",
     )
 
 

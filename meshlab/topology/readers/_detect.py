@@ -10,6 +10,7 @@ from meshlab.base._files import describe_text, text_of
 from meshlab.base._other_tools import name_of, other_tool
 from meshlab.base._prefixes import lines_by_source
 from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.readers._amd_smi import looks_like_amd_smi, read_amd_smi
 from meshlab.topology.readers._nccl_graph import NcclGraphs, read_nccl_graph
 from meshlab.topology.readers._nccl_info import looks_like_nccl_info, read_nccl_info
 from meshlab.topology.readers._nccl_xml import read_nccl_topology
@@ -33,8 +34,8 @@ def read(source: str | bytes | Path, *, machine: int | None = None) -> Cluster |
     -------
     Cluster or NcclGraphs
         Graphs for a file written with NCCL_GRAPH_DUMP_FILE. A cluster for the output of ``nvidia-smi topo -m`` or
-        ``-p2p``, a topology XML of NCCL, a log of NCCL with its system tree (``NCCL_DEBUG_SUBSYS=GRAPH``), and a
-        ``topology.conf`` or ``topology.yaml`` of Slurm.
+        ``-p2p``, ``rocm-smi --showtopo`` and ``amd-smi topology``, a topology XML of NCCL, a log of NCCL with its
+        system tree (``NCCL_DEBUG_SUBSYS=GRAPH``), and a ``topology.conf`` or ``topology.yaml`` of Slurm.
 
     Raises
     ------
@@ -86,6 +87,8 @@ def _read(text: str, machine: int | None, *, may_be_name: bool) -> Cluster | Ncc
         return read_nccl_topology(text, machine=machine)
     if "graphs" in roots:
         return read_nccl_graph(text, machine=machine)
+    if looks_like_amd_smi(text):
+        return read_amd_smi(lines_by_source(text) if len(text) <= _LARGEST_PREFIXED else text, machine=machine)
     if looks_like_nvidia_smi(text):
         return read_nvidia_smi(text, machine=machine)
     bare = lines_by_source(text) if len(text) <= _LARGEST_PREFIXED else text
@@ -96,13 +99,14 @@ def _read(text: str, machine: int | None, *, may_be_name: bool) -> Cluster | Ncc
     if looks_like_slurm(text):
         return read_slurm_topology(text)
     if (tool := other_tool(text)) is not None:
-        raise ParseError(f"this is {name_of(tool, text)}; it is not read yet", hint=tool.instead)
+        raise ParseError(f"this is {name_of(tool, text)}; {tool.reason}", hint=tool.instead)
     for what, marks, instead in _WITHOUT_LINKS:
         if any(mark in text for mark in marks):
             raise ParseError(f"this is the output of {what}", hint=instead)
     raise ParseError(
         f"unknown format: {describe_text(text, may_be_name=may_be_name)}",
-        hint="pass the output of nvidia-smi topo -m or -p2p, a topology or graph XML of NCCL, "
+        hint="pass the output of nvidia-smi topo -m or -p2p, rocm-smi --showtopo or amd-smi topology, "
+        "a topology or graph XML of NCCL, "
         "a log of NCCL with its system tree (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,GRAPH), "
         "or a topology.conf or topology.yaml of Slurm",
     )

@@ -7,9 +7,10 @@ from the rows, and everything that is missing remains unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import TypeVar
 
 from meshlab.base._documents import LimitError
 from meshlab.base._errors import ParseError, TopologyError
@@ -20,7 +21,7 @@ from meshlab.topology.model._hardware import Device, Nic, Node
 from meshlab.topology.model._links import HIDES_NVLINK, LINK_PATTERN, UNKNOWN
 from meshlab.topology.model._products import Product, capability_of, find_product, models_in
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\r")
+ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\r")
 _P2P = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U"))
 
 # A table that was copied from Markdown has bars between its cells.
@@ -40,6 +41,8 @@ _HIDDEN = re.compile(r"NICs?\s+(?:were\s+|are\s+)?(?:found|detected|present)")
 
 _GLUED_NA = re.compile(r"(\d)N/A")
 _CPU_LIST = re.compile(r"[\s|]*(\d+-\d+(?:,\d+-\d+)+)(?=[\s|]|$)")
+
+Machine = TypeVar("Machine")
 
 _LARGEST = 4096  # columns
 _LONGEST = 1 << 17  # characters of a line, enough for that many columns
@@ -81,7 +84,7 @@ def looks_like_nvidia_smi(text: str) -> bool:
     >>> looks_like_nvidia_smi("GPU0\t X \t0-31"), looks_like_nvidia_smi("<system/>")
     (True, False)
     """
-    lines = _ANSI.sub("", text[:200_000]).splitlines()
+    lines = ANSI.sub("", text[:200_000]).splitlines()
     return any(_row(line[:_LONGEST], "") is not None for line in lines)
 
 
@@ -125,12 +128,9 @@ def read_nvidia_smi(text: TextSource, *, machine: int | str | None = None, devic
     ([['X', 'NV18'], ['NV18', 'X']], '1')
     """
     text, _ = text_of(text, hint="pass the part with the matrix")
-    if machine not in (None, "all") and not isinstance(machine, int):
-        raise TopologyError(
-            f"machine must be an integer or 'all', not {machine!r}", hint="pass a number counted from 0, or 'all'"
-        )
+    check_machine(machine)
     product = None if device is None else find_product(device)
-    clean = _ANSI.sub("", text)
+    clean = ANSI.sub("", text)
     matrices = list(islice(_matrices(clean.splitlines()), _COUNTED if machine is None else None))
     if not matrices:
         first = next((line.strip() for line in clean.splitlines() if line.strip()), "")
@@ -143,7 +143,9 @@ def read_nvidia_smi(text: TextSource, *, machine: int | str | None = None, devic
     machines = [matrix for matrix in matrices if not matrix.is_p2p]
     if not machines:
         return _cluster([_p2p_node(peers[0], product)], clean)
-    machines = _chosen(machines, machine, is_counted=len(matrices) < _COUNTED)
+    machines = chosen_machines(
+        machines, machine, lambda matrix: (matrix.first + 1, _n_gpus(matrix)), is_counted=len(matrices) < _COUNTED
+    )
     if len(machines) > 1:
         products = set(_product_names(clean).values()) if product is None else set()
         nodes = _nodes(machines, product)
@@ -181,10 +183,26 @@ def _named(gpu: Device, name: str | None) -> Device:
     return gpu if name is None else replace(gpu, name=name, compute_capability=capability_of(name))
 
 
-def _chosen(machines: list[_Matrix], machine: int | str | None, *, is_counted: bool) -> list[_Matrix]:
-    """Return the matrices of the chosen machine, or of all of them."""
+def check_machine(machine: int | str | None) -> None:
+    """Raise if a choice among the machines of a text is neither a number nor "all"."""
+    if machine not in (None, "all") and not isinstance(machine, int):
+        raise TopologyError(
+            f"machine must be an integer or 'all', not {machine!r}", hint="pass a number counted from 0, or 'all'"
+        )
+
+
+def chosen_machines(
+    machines: list[Machine],
+    machine: int | str | None,
+    line_and_gpus: Callable[[Machine], tuple[int, int]],
+    *,
+    is_counted: bool,
+) -> list[Machine]:
+    """Return the chosen machine of a text, or all of them."""
     if machine is None and len(machines) > 1:
-        first = ", ".join(f"{index}: line {m.first + 1}, {_n_gpus(m)} GPUs" for index, m in enumerate(machines[:5]))
+        first = ", ".join(
+            f"{index}: line {line}, {gpus} GPUs" for index, (line, gpus) in enumerate(map(line_and_gpus, machines[:5]))
+        )
         count = f"{'' if is_counted else 'at least '}{len(machines)}"
         raise TopologyError(
             f"the text contains {count} machines ({first}{', …' * (len(machines) > 5)})",
@@ -377,7 +395,7 @@ def _node(name: str, matrix: _Matrix, p2p: _Matrix | None, legend: dict[str, str
         devices.append(_device(number, product, numa, cpus))
     notes = []
     if missing or truncated:
-        rows = ", ".join(_shortened("missing", missing) + _shortened("incomplete", truncated))
+        rows = ", ".join(shortened("missing", missing) + shortened("incomplete", truncated))
         notes.append(f"the text is truncated: {rows}")
     return Node(
         name,
@@ -396,7 +414,8 @@ def _may_be_cut(row: _Row, matrix: _Matrix) -> bool:
     return has_more and bool(row.cells) and row.cells[-1].startswith("NV") and not row.rest.strip()
 
 
-def _shortened(state: str, names: list[str]) -> list[str]:
+def shortened(state: str, names: list[str]) -> list[str]:
+    """Return a state with the first names that are in it, or nothing without names."""
     if not names:
         return []
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""

@@ -67,7 +67,7 @@ export function fillLegend(parent, p) {
   if (view.group.some((g) => g < 0)) {
     entries.push(element("span", {}, swatch("idle"), view.is_mesh ? "no rank" : "no domain"));
   }
-  if (scene.is_joined.some((one) => one)) toggle("nvlink", "NVLink domain", swatch("nvlink"));
+  if (scene.is_joined.some((one) => one)) toggle("nvlink", `${scene.kinds[0].link_name} domain`, swatch("nvlink"));
   if (view.is_mesh && view.is_placed && p.drawn.form?.hasWord === false) {
     entries.push(element("span", {}, element("b", { text: "9 " }), "rank"));
   }

@@ -7,14 +7,14 @@ export function machinePanel({ root, listen, shell }) {
   const preset = element("select", { class: "ml-preset", "aria-label": "Machine" });
   const here = button("This host", { title: "Read the GPUs, NICs and links of the kernel's host." });
   const paste = button("Paste…", {
-    title: "Paste nvidia-smi topo -m, a topology XML of NCCL, or a topology.conf of Slurm.",
+    title: "nvidia-smi topo -m, rocm-smi --showtopo, NCCL's XML or Slurm's topology.conf",
     "aria-expanded": "false",
   });
   const text = element("textarea", {
     rows: "5",
     "aria-label": "Description of a machine",
     spellcheck: "false",
-    placeholder: "nvidia-smi topo -m, NCCL topology XML, Slurm topology.conf or topology.yaml",
+    placeholder: "nvidia-smi topo -m, rocm-smi --showtopo, NCCL XML, Slurm topology.conf or .yaml",
   });
   const use = button("Use", { class: "ml-main-button" });
   const cancel = button("Cancel");

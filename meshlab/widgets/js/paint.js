@@ -425,8 +425,8 @@ function paintBars(p, boxes) {
     const fill = colors.faint("nvlink", busy ? 0.25 : 0.7);
     roundBox(pen, x, y, w, tall, fill, null, 3);
     if (detail >= 2) {
-      const word = kind.has_switch ? "NVSwitch" : "NVLink";
-      const rate = kind.nvlink_gbs === null ? "" : ` · ${rateText(kind.nvlink_gbs)} per GPU`;
+      const word = kind.has_switch ? "NVSwitch" : kind.link_name;
+      const rate = kind.nvlink_gbs === null ? "" : ` · ${rateText(kind.nvlink_gbs)} ${kind.rate_of}`;
       const texts = detail >= 3 ? [word + rate, word] : [word];
       if (w >= FONT_PX) write(p, texts, x + w / 2, y + tall / 2, inkOn(fill), { room: tall - 8, turned: true });
     }
@@ -737,7 +737,8 @@ function paintLabels(p) {
     } else if (label.kind === "box") {
       const bold = drawn.detail >= 3;
       const name = boxName(scene, k);
-      const more = scene.is_joined[k] ? `${name} · NVLink domain${scene.is_rack ? ` of ${scene.perBox[k]}` : ""}` : "";
+      const domain = `${scene.kindOf(scene.of.hosts[k]).link_name} domain`;
+      const more = scene.is_joined[k] ? `${name} · ${domain}${scene.is_rack ? ` of ${scene.perBox[k]}` : ""}` : "";
       writeLabel(p, label, [more, name], bold ? colors.ink : colors.ink2, bold);
     } else if (label.kind === "up") {
       paintUp(p, label);

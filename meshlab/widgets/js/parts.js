@@ -35,7 +35,7 @@ export function partsAt(p, hit) {
     const peers = kind.set_of.filter((set) => set === kind.set_of[local]).length;
     if (kind.set_of[local] < 0 || (peers < 2 && !scene.is_rack)) return;
     const name = kind.names[local];
-    add("nvlink", d, `NVLink of ${name}`, [`${host}/${joined(name)}/NVLink`], BOTH);
+    add("nvlink", d, `${kind.link_name} of ${name}`, [`${host}/${joined(name)}/NVLink`], BOTH);
   };
   const pairs = (d) => {
     const local = d - scene.first_device[h];
@@ -47,7 +47,7 @@ export function partsAt(p, hit) {
       add(
         "pair",
         `${h} ${ends}`,
-        `NVLink between ${ends.join(" and ")}`,
+        `${kind.link_name} between ${ends.join(" and ")}`,
         [`${host}/${ends.map(joined).join("-")}`],
         BOTH,
       );
@@ -77,7 +77,7 @@ export function partsAt(p, hit) {
   } else if (hit.kind === "bar") {
     const devices = devicesOfBar(p, hit.index);
     const names = devices.map((d) => `${host}/${joined(kind.names[d - scene.first_device[h]])}/NVLink`);
-    if (!scene.is_rack) add("bar", hit.index, `NVLink of ${plural(devices.length, "GPU")}`, names, BOTH);
+    if (!scene.is_rack) add("bar", hit.index, `${kind.link_name} of ${plural(devices.length, "GPU")}`, names, BOTH);
   } else if (hit.kind === "leaf") {
     network.leaf(hit.index);
     network.uplink(hit.index);

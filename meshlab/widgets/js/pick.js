@@ -281,14 +281,14 @@ export function describeHit(p, hit) {
     return lines(title, `to the leaf switch of rail ${kind.nic_rail[j]}`, loadText(p, "nic", hit.index));
   }
   if (hit.kind === "nvlink" || hit.kind === "bar") {
-    const { has_switch: hasSwitch, nvlink_gbs: rate } = scene.kindOf(hit.host);
-    const word = hit.kind === "bar" && hasSwitch ? "NVSwitches" : "NVLink";
+    const { has_switch: hasSwitch, nvlink_gbs: rate, rate_of: per, link_name: link } = scene.kindOf(hit.host);
+    const word = hit.kind === "bar" && hasSwitch ? "NVSwitches" : link;
     const owner = hit.kind === "bar" ? scene.names[hit.host] : nameOfDevice(scene, hit.index);
     const load = hit.kind === "bar" ? "" : loadText(p, "device", hit.index);
     return lines(
       `${word} of ${owner}`,
       hit.kind === "bar" ? "" : scene.names[hit.host],
-      rate === null ? "" : `${rateText(rate)} per GPU`,
+      rate === null ? "" : `${rateText(rate)} ${per}`,
       load,
     );
   }
@@ -316,9 +316,9 @@ export function describeHit(p, hit) {
     return scene.unit_id.length > 1 ? lines(podName(scene, hit.pod), `${count(scene.perPod[hit.pod])} GPUs`) : null;
   }
   if (hit.kind === "host" || hit.kind === "box") {
-    const domain = scene.is_joined[hit.box] ? `NVLink domain of ${scene.perBox[hit.box]}` : "";
-    const rate = scene.kindOf(scene.of.hosts[hit.box]).nvlink_gbs;
-    return lines(boxName(scene, hit.box), domain, domain && rate !== null ? `${rateText(rate)} per GPU` : "");
+    const { nvlink_gbs: rate, rate_of: per, link_name: link } = scene.kindOf(scene.of.hosts[hit.box]);
+    const domain = scene.is_joined[hit.box] ? `${link} domain of ${scene.perBox[hit.box]}` : "";
+    return lines(boxName(scene, hit.box), domain, domain && rate !== null ? `${rateText(rate)} ${per}` : "");
   }
   return null;
 }
@@ -352,7 +352,7 @@ function describeDevice(p, hit) {
     const kind = scene.kindOf(hit.host);
     const nic = nicsOf(scene, d).find((n) => p.loads.by.nic?.bytes[n] > 0);
     if (nic !== undefined) lines.push(`${kind.nic_names[nic - scene.first_nic[hit.host]]}: ${loadText(p, "nic", nic)}`);
-    else if (p.loads.by.device?.bytes[d] > 0) lines.push(`NVLink: ${loadText(p, "device", d)}`);
+    else if (p.loads.by.device?.bytes[d] > 0) lines.push(`${kind.link_name}: ${loadText(p, "device", d)}`);
   }
   return [rank >= 0 ? `rank ${count(rank)}` : `${name}, no rank`, joined("\n", lines)];
 }

@@ -16,7 +16,7 @@ from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Node
 from meshlab.topology.model._levels import Level
 from meshlab.topology.model._presets import PRESETS, preset
-from meshlab.topology.model._products import find_product, peak_tflops, product_of_pci
+from meshlab.topology.model._products import amd_product, find_product, peak_tflops, product_of_pci
 
 
 def host(called: str, count: int, **facts: object) -> Node:
@@ -210,6 +210,9 @@ def test_the_links_of_amd_have_no_model() -> None:
     cluster = preset("mi300x", nodes=2)
     assert cluster.templates[0].devices[0].backend == "rocm"
     assert "xGMI" in cluster.templates[0].notes[0]
+    assert cluster.link_words()[0, :8].tolist() == ["X", *["XGMI1"] * 7]
+    assert cluster.templates[0].device_nvlink_gbs == 336
+    assert cluster.summary == "2 nodes, 16 × MI300X, XGMI domains of 8"
     with pytest.raises(TopologyError, match="no cost model of RCCL"):
         ml.predict("dp=16", cluster, "all_reduce").frame()
 
@@ -290,8 +293,11 @@ def test_products_are_found_by_name_prefix_and_pci_id() -> None:
     assert find_product("a100 80").sm_count == 108
     assert product_of_pci("0x10de", "0x2335") is find_product("H200")
     assert product_of_pci("0x1002", "0x2335") is None
-    with pytest.raises(TopologyError, match="unknown GPU product 'MI250X'; choose one of V100"):
-        find_product("MI250X")
+    assert (find_product("MI250").name, find_product("MI250X").xgmi_gbs) == ("MI250", 36.0)
+    assert amd_product("AMD Instinct MI300X VF") is find_product("MI300X")
+    assert amd_product("NVIDIA H200") is amd_product("AMD Radeon RX 7900 XTX") is None
+    with pytest.raises(TopologyError, match="unknown GPU product 'K80'; choose one of V100"):
+        find_product("K80")
 
 
 def test_hosts_without_gpus_get_cpu_slots() -> None:

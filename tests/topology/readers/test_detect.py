@@ -138,11 +138,9 @@ def test_matrices_of_two_hosts_that_are_mixed_are_two_machines() -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        (
-            "=== ROCm System Management Interface ===\n=== Link Type between two GPUs ===\n  GPU0  GPU1\nGPU0 0 XGMI",
-            "rocm-smi",
-        ),
-        ("ACCESS TABLE:\n       0000:05:00.0\n0000:05:00.0 ENABLED", "amd-smi"),
+        ("=== ROCm System Management Interface ===\n=== Concise Info ===\nDevice  Temp\n0  43.0C", "rocm-smi"),
+        ("+---+\n| AMD-SMI 26.2.0  ROCm version: 7.1 |\n", "amd-smi"),
+        ("DMA TABLE:\n       0000:05:00.0\n0000:05:00.0 SELF", "amd-smi"),
         ("GPU 0: Tesla V100\n\t Link 0: 25.781 GB/s\n\t Link 1: <inactive>", "nvidia-smi nvlink"),
     ],
 )
