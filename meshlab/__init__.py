@@ -11,7 +11,7 @@ Describe a job
 Describe a machine
     preset        a machine by its name: preset("dgx-h100", nodes=4)
     probe         this machine; probe().health() lists its problems, each with a fix
-    Cluster       hosts, GPUs and links; topology.read() reads nvidia-smi, rocm-smi, NCCL's XML, Slurm
+    Cluster       hosts, GPUs and links; topology.read() reads nvidia-smi, rocm-smi, XML, Slurm
     place         put a mesh on a machine: which links every group uses
 
 Decide, without ranks
