@@ -22,7 +22,7 @@ TEXTS = {
     "one process": (
         "RuntimeError: world_size (1) is not divisible by 2",
         "1 process for 2",
-        "thinks it is alone",
+        "runs on its own",
     ),
     "vLLM below torchrun": (
         "RuntimeError: world_size (8) is not equal to tensor_model_parallel_size (1) x pipeline_model_parallel_size "

@@ -247,11 +247,11 @@ def worker_exited(paste: Paste) -> Iterator[TextFinding]:
             "FOLDER, or decorate main with torch.distributed.elastic.multiprocessing.errors.record.",
             [line for end in ends for line in end.lines],
         )
-    for literals, who, do in _REPORTERS:
+    for literals, subject, do in _REPORTERS:
         if lines := other_lines(paste).find(*literals):
             yield worker_exited.finding(
                 "info",
-                who,
+                subject,
                 "These lines only report that a process failed, and are not the cause.",
                 do,
                 lines,
@@ -259,7 +259,7 @@ def worker_exited(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
-# What the parent of the processes prints, who it means, and where the cause is.
+# What the parent of the processes prints, the process that it means, and where the cause is.
 _REPORTERS = (
     (
         (

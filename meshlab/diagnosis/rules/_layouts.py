@@ -101,7 +101,7 @@ def _world_size(paste: Paste) -> Iterator[TextFinding]:
         why = f"The job has {_count(counted, 'process', 'es')}, and the layout asks for {degrees}"
         why += f", which is {needed}." if needed is not None and len(numbers) > 1 else "."
         if world == 1:
-            why += " A world size of 1 often means that each process thinks it is alone, or that only one was started."
+            why += " A world size of 1 often means that each process runs on its own, or that only one was started."
         do = (
             f"Choose degrees whose product divides the number of processes.{_divisors(world)}"
             if world > 1
@@ -160,7 +160,7 @@ def _batch(paste: Paste) -> Iterator[TextFinding]:
         ranks, accumulated = _count(match["world"], "rank", "s"), _count(match["steps"], "step", "s")
         why = f"The batch size is {batch}, but {micro} per GPU × {accumulated} × {ranks} is {micro * steps * world}."
         if world == 1 and batch > micro * steps:
-            why += " DeepSpeed sees a world size of 1, often because the process was not told of the others."
+            why += " DeepSpeed sees a world size of 1, often because WORLD_SIZE is not set."
         do = (
             "Start it with a launcher that sets the world size (deepspeed, torchrun), or let all processes of the job "
             "see WORLD_SIZE and RANK. "

@@ -215,11 +215,11 @@ def _gloo_waited(paste: Paste) -> Iterator[TextFinding]:
     """Find operations of Gloo that waited too long for another rank."""
     if matches := other_lines(paste).matches(_GLOO_WAITED, "operation to complete"):
         ranks = {rank for line, _ in matches if (rank := rank_in_line(line, len(line.raw))) is not None}
-        who = rank_list(ranks) if ranks else "the rank that prints it"
+        subject = rank_list(ranks) if ranks else "the rank that prints it"
         waited = _minutes(whole(matches[0][1]["ms"]))
         yield nccl_timeout.finding(
             "error",
-            f"{who}, Gloo",
+            f"{subject}, Gloo",
             f"An operation of Gloo, which connects the CPUs of the ranks, waited {waited} for another rank. The rank "
             "that prints it is the one that noticed; the line does not name the other one.",
             "Look for a rank that ended, or is busy elsewhere: saving a checkpoint, preparing data, compiling. While "
