@@ -105,17 +105,22 @@ root => {
     if (node.parentElement.closest("[hidden], .ml-tip, .ml-curve-tip, script, style")) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
-    for (const box of range.getClientRects()) {
-      if (box.width > 1 && box.height > 1) texts.push([node.textContent.trim().slice(0, 40), box]);
+    // A text that ends in an ellipsis has two boxes, as it would be and as it is drawn; its element clips both.
+    const element = node.parentElement;
+    const clip = getComputedStyle(element).overflowX === "visible" ? null : element.getBoundingClientRect();
+    for (const { left, right, top, bottom } of range.getClientRects()) {
+      const box = { left, right: Math.min(right, clip?.right ?? right), top, bottom };
+      if (box.right - left > 1 && bottom - top > 1) texts.push([node, box]);
     }
   }
-  const found = [];
+  const overlaps = [];
+  const name = node => node.textContent.trim().slice(0, 40);
   texts.forEach(([a, p], i) => texts.slice(i + 1).forEach(([b, q]) => {
     const wide = Math.min(p.right, q.right) - Math.max(p.left, q.left);
     const high = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
-    if (wide > 1 && high > 2) found.push(`${a} | ${b}`);
+    if (a !== b && wide > 1 && high > 2) overlaps.push(`${name(a)} | ${name(b)}`);
   }));
-  return found;
+  return overlaps;
 }
 """
 
